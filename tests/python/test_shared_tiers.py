@@ -312,9 +312,10 @@ def test_garbage_in_the_file_that_names_the_file_system_is_said_and_left_alone(c
     # Once that is gone, the file system is found, and the next process is there as well.
     (folder / "TIER").unlink()
     wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    first = folders(folder)
     pool.nodes[0].kill()
     pool.nodes[0].start()
-    wait_for("a tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    wait_for("another tier", lambda: len(folders(folder) - first) == 1)
 
 
 def test_writers_share_a_quota_and_another_clusters_folder_is_left_as_it_is(shared, tmp_path):

@@ -325,6 +325,7 @@ def test_a_tier_outlasts_another_master_that_did_not_know_it(with_folders, tmp_p
     shutil.rmtree(pool.master.folder)
     pool.master.start()
     wait_for("another tier", lambda: pool.metric("mooncake_tiers_live") == 1 and len(list(folder.iterdir())) == 2)
+    pool.wait_segments(1)
     put_to_disk(pool, pool.store(), ["of the other master"])
     pool.master.kill()
     pool.master.put_back(log)

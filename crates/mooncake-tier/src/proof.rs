@@ -85,7 +85,7 @@ impl<M: Medium> Proving<'_, M> {
                 so_far.list(file, found.map(|found| found.entries))?;
             }
             while !so_far.is_through() {
-                so_far.go_on(reader, superblock.tier, &mut time_left)?;
+                so_far.go_on(reader, superblock.tier, true, &mut time_left)?;
             }
             proven.extend(so_far.whole.iter().copied());
         }
@@ -119,11 +119,12 @@ impl ReadBack {
     }
 
     /// Looks at the next of its records, a few megabytes at most. Those that are not whole; none if the disk had no
-    /// time.
+    /// time, or failed to read one and it is not the last try.
     pub fn go_on<M: Medium>(
         &mut self,
         reader: &mut Reader<M>,
         tier: TierUuid,
+        is_last: bool,
         time_left: impl FnMut() -> Duration,
     ) -> Option<Vec<Entry>> {
         let entries = self.entries.get_or_insert_default();
@@ -147,7 +148,12 @@ impl ReadBack {
         });
         let mut wants: Vec<Want<'_>> = wants.collect();
         let results = reader.read(&mut wants, time_left);
-        if results.iter().any(|result| matches!(result, Err(Miss::Late | Miss::NoSlot | Miss::Away))) {
+        let may_be_read_later = |miss: &Miss| match miss {
+            Miss::Late | Miss::NoSlot | Miss::Away => true,
+            Miss::Failed(_) => !is_last,
+            Miss::Gone | Miss::Wrong | Miss::NoSuchBytes => false,
+        };
+        if results.iter().any(|result| result.as_ref().is_err_and(may_be_read_later)) {
             return None;
         }
         let end = from + wants.first().map_or(0, |want| want.len);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mooncake_ids::Rid;
 use mooncake_memory::crc32c;
 use mooncake_mutant::{Mutant, is_noticed_by};
-use mooncake_tier::address::{BLOCK, FileNumber, Geometry};
+use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::reader::{Reader, RecordPlace, Want};
@@ -133,4 +133,25 @@ fn what_came_to_nothing_is_not_named_nor_what_the_master_hears_of_as_the_tier_is
     owned.tier.mounted(0);
     owned.pass(20 * SECOND);
     assert!(owned.bad.is_empty(), "{:?}", owned.bad);
+}
+
+#[test]
+fn what_a_disk_does_not_read_for_a_while_is_not_named_and_what_it_does_not_read_for_a_minute_is() {
+    for is_broken in [false, true] {
+        let mut owned = owned(7, Faults::default());
+        let ordered: Vec<u64> = (0..20).map(|_| owned.order(BLOCK)).collect();
+        owned.pass(SECOND / 10);
+        let Some(Some(Address(block))) = owned.answers.get(&ordered[3]).copied() else { panic!("it is written") };
+        if is_broken {
+            owned.disk.break_sector(&FileNumber(0).name(), block + 1);
+        }
+        owned.disk.set_faults(Faults { failing: 1_000, ..Faults::default() });
+        owned.order(BLOCK);
+        owned.pass(20 * SECOND);
+        owned.disk.set_faults(Faults::default());
+        owned.pass(20 * SECOND);
+        assert!(owned.bad.is_empty(), "{:?}", owned.bad);
+        owned.pass(60 * SECOND);
+        assert_eq!(named(&owned), ordered[3..=3].iter().copied().filter(|_| is_broken).collect());
+    }
 }

@@ -15,9 +15,6 @@ use crate::machine::get::LostReplica;
 use crate::machine::numbering::Numbering;
 use crate::segments::direct_reads::DirectRead;
 
-/// Tiers that one call reads at a time.
-const DISKS_MAX: usize = 8;
-
 /// What became of each object of a look-up, where it was read so. Each is taken once.
 pub(crate) type Tried = Vec<Option<Result<(), TransferError>>>;
 
@@ -80,8 +77,8 @@ impl Inner {
                 None => by_tier.push((address, vec![(rid, one)])),
             }
         }
-        // Each disk is waited for by a thread: they read at the same time, and one that stands still holds up no other.
-        let threads = by_tier.len().min(DISKS_MAX);
+        // Each disk is waited for by a thread: they read at the same time.
+        let threads = by_tier.len().min(self.shared.links.direct().at_once());
         let read = |of_tier: &mut OfTier<'_, '_>, interrupted: &(dyn Fn() -> bool + Sync)| {
             let ended = self.read_tier(of_tier, interrupted);
             of_tier.1.iter().map(|(_, one)| one.nth).zip(ended).collect::<Vec<_>>()

@@ -26,6 +26,9 @@ use parking_lot::Mutex;
 /// Readers of a tier that are kept while no call needs them.
 const IDLE_MAX: usize = 4;
 
+/// Buffers that reads of one call of a tier have at most.
+const OF_ONE_READER: usize = 32;
+
 /// The disk has so long for the next read that it owes.
 const STALL_LIMIT: Duration = Duration::from_secs(3);
 
@@ -90,8 +93,15 @@ impl DirectReads {
 
     /// From now on tiers on that file system are read below this folder.
     pub fn shares(&self, folder: SharedFolder) {
-        // A store finds one, as it is set up.
+        // A store finds one, as it is set up or later.
         let _ = self.shared.set(folder);
+        // Those that it met before are met anew, with that folder.
+        self.tiers.lock().clear();
+    }
+
+    /// How many tiers can be read at the same time without one of them finding all buffers in use.
+    pub fn at_once(&self) -> usize {
+        (self.slots.count() / OF_ONE_READER).max(1)
     }
 
     /// Reads all of them; none for what is to be read by a lane. `file_system` is the one on which the tier lies, where

@@ -12,7 +12,7 @@ use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
 
-use super::folder::{PoolOf, folder_of, folders, is_marked, name_file_of, this_process};
+use super::folder::{PoolOf, folder_of, folders, is_marked, name_file_of, remove_mark, this_process};
 use super::records::FolderRecords;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -177,6 +177,7 @@ fn take(
     let owner = this_process().map_err(disk("name this process"))?;
     let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.shared(name_file_of(options));
     let tier = found.take(folder.clone(), owner, slots)?;
+    remove_mark(path);
     Ok((folder, tier))
 }
 

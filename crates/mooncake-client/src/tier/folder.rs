@@ -187,7 +187,7 @@ fn take_over(
     let of_log = *of_log;
     let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
-    _ = fs::remove_file(path.join(UNKNOWN));
+    remove_mark(path);
     if of_log == 0 {
         tier.superblock.log_id = log_id;
         tier.write_superblock(slots)?;
@@ -236,6 +236,9 @@ fn delete_if_unknown(
         Err(error) => return Err(error),
     };
     if !is_unknown(path, &found.superblock, pool, useless) {
+        if pool.is_cluster(&found.superblock) && found.superblock.log_id == log_id {
+            remove_mark(path);
+        }
         return Ok(false);
     }
     let is_useless = useless.iter().any(|useless| useless == path);
@@ -291,6 +294,11 @@ pub(super) fn delete(folder: &Folder) -> std::io::Result<()> {
     }
     // It stays if there is anything else in it.
     fs::remove_dir(folder.path())
+}
+
+/// A log that knows the folder has it: what another one did not know begins anew.
+pub(super) fn remove_mark(path: &Path) {
+    _ = fs::remove_file(path.join(UNKNOWN));
 }
 
 /// What a mark has that was made as this log did not know the folder.

@@ -54,7 +54,7 @@ pub(crate) enum NoStorage {
         .0.display()
     )]
     NoName(PathBuf),
-    #[error("{} does not answer ({source}): is its server there?", root.display())]
+    #[error("{} does not answer: is its server there?", root.display())]
     Silent { root: PathBuf, source: BlockingError },
 }
 

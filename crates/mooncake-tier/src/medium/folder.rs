@@ -164,6 +164,15 @@ impl Folder {
         Ok(())
     }
 
+    /// Where the folder is not there, whatever it has is where that is.
+    fn why_missing(&self, error: io::Error) -> io::Error {
+        if error.kind() != ErrorKind::NotFound || self.is_there() {
+            return error;
+        }
+        let why = format!("{} is not there: was it moved, or its file system unmounted?", self.path.display());
+        io::Error::new(ErrorKind::NotConnected, why)
+    }
+
     /// Opened past the page cache, where the file system lets it.
     fn open_direct(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let path = self.path.join(name);
@@ -225,19 +234,13 @@ impl Medium for Folder {
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Arc<File>> {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        match self.open_direct(name, access) {
-            // Whatever it has is where the folder is.
-            Err(error) if error.kind() == ErrorKind::NotFound && !self.is_there() => {
-                let why = format!("{} is not there: was it moved, or its file system unmounted?", self.path.display());
-                Err(io::Error::new(ErrorKind::NotConnected, why))
-            }
-            opened => opened.map(Arc::new),
-        }
+        self.open_direct(name, access).map(Arc::new).map_err(|error| self.why_missing(error))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path.join(name);
-        let file: File = open(&path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into();
+        let opened = open(&path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let file: File = opened.map_err(|error| self.why_missing(error.into()))?.into();
         std::fs::remove_file(&path)?;
         file.set_len(0)
     }

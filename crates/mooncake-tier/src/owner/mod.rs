@@ -146,8 +146,9 @@ pub struct TierOwner<M: Medium> {
     is_mounted: bool,
     /// What was read back of files that are suspect.
     read_back: BTreeMap<FileNumber, ReadBack>,
-    /// Those that the disk failed to write since the tier was mounted, and when they are looked at next.
-    to_read_back: BTreeMap<FileNumber, Duration>,
+    /// Those that the disk failed to write since the tier was mounted, when they are looked at next, and how often what
+    /// comes next could not be read.
+    to_read_back: BTreeMap<FileNumber, (Duration, u32)>,
     /// Orders that came to nothing since then: there may be a trace of them, which is no object's.
     lost: BTreeSet<Rid>,
     /// Giving up files gained next to nothing, or the disk would not let it: not tried again before.

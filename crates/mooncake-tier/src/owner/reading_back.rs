@@ -17,11 +17,15 @@ use crate::medium::Medium;
 /// the next look where the disk had no time for one.
 const LOOKED_AT_AFTER: Duration = Duration::from_secs(5);
 
+/// What a disk does not read that often, while it is fit otherwise, it will not read any more: for a minute.
+const READ_TRIES: u32 = 12;
+
 impl<M: Medium> TierOwner<M> {
     /// The disk failed to write a file, and nothing of it is under way any more.
     pub(super) fn is_to_be_read_back(&mut self, file: FileNumber) {
-        if !mutant!(FailedFilesAreTrusted) {
-            self.to_read_back.insert(file, self.now + LOOKED_AT_AFTER);
+        // It may have been retired while its last sync was under way.
+        if self.appender.files().contains_key(&file) && !mutant!(FailedFilesAreTrusted) {
+            self.to_read_back.insert(file, (self.now + LOOKED_AT_AFTER, 0));
         }
     }
 
@@ -31,10 +35,11 @@ impl<M: Medium> TierOwner<M> {
             self.lost.clear();
         }
         // What is not mounted is looked at before it is.
-        if !self.is_mounted || self.fitness == Fitness::Hung {
+        if !self.is_mounted || self.fitness != Fitness::Good {
             return None;
         }
-        let file = self.to_read_back.iter().find(|(_, at)| **at <= now).map(|(file, _)| *file)?;
+        let due = self.to_read_back.iter().find(|(_, (at, _))| *at <= now);
+        let (file, tries) = due.map(|(file, (_, tries))| (*file, *tries))?;
         let bytes = self.appender.files().get(&file).copied()?;
         let so_far = self.read_back.entry(file).or_default();
         if so_far.is_through() {
@@ -53,16 +58,17 @@ impl<M: Medium> TierOwner<M> {
                     .map(|found| found.entries),
             };
             if so_far.list(file, found).is_none() {
-                self.to_read_back.insert(file, now + LOOKED_AT_AFTER);
+                self.to_read_back.insert(file, (now + LOOKED_AT_AFTER, tries));
                 return None;
             }
         }
         let until = Instant::now() + READ_LIMIT;
         let time_left = || until.saturating_duration_since(Instant::now());
-        let Some(bad) = so_far.go_on(&mut self.reader, tier, time_left) else {
-            self.to_read_back.insert(file, now + LOOKED_AT_AFTER);
+        let Some(bad) = so_far.go_on(&mut self.reader, tier, tries + 1 >= READ_TRIES, time_left) else {
+            self.to_read_back.insert(file, (now + LOOKED_AT_AFTER, tries + 1));
             return None;
         };
+        self.to_read_back.insert(file, (now, 0));
         if so_far.is_through() {
             self.to_read_back.remove(&file);
         }

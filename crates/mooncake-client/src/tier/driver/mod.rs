@@ -106,6 +106,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         log_id: 0,
         to_be_left: BTreeSet::new(),
         leave_at: None,
+        closes_by: None,
         looked_at: None,
         lacked_room: false,
         turns: Cell::new(0),
@@ -122,11 +123,14 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
     // A store whose memory goes is owed orders of all that memory alone has.
     let mut is_owed_orders = false;
     while !forked() && (closing.is_some() || !control.is_stopped()) {
-        let rest = if waiting.is_empty() && driver.is_resting() { REST } else { Duration::ZERO };
+        let mounts = closing.is_none() || is_owed_orders;
+        let has_work = !waiting.is_empty() || mounts && driver.is_to_mount() || !driver.is_resting();
+        let rest = if has_work { Duration::ZERO } else { REST };
         for word in tier.heard(rest) {
             match word {
                 Word::Close { with_memory } if closing.is_none() => {
-                    closing = Some((Instant::now() + driver.options.close_limit, with_memory));
+                    let until = Instant::now() + driver.options.close_limit;
+                    (closing, driver.closes_by) = (Some((until, with_memory)), Some(until));
                     busy_at = Instant::now();
                     is_owed_orders = with_memory && driver.mounted;
                     if is_owed_orders {
@@ -137,7 +141,11 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
                 // It came while this thread had another folder.
                 Word::Gone { tier, log_id } if tier != driver.folder.uuid => driver.let_go_of(tier, log_id),
                 // One that is Gone is mounted no more: the master's answer has another one begun.
-                Word::Mount | Word::Gone { .. } => {
+                Word::Gone { .. } => {
+                    waiting.retain(|word| matches!(word, Word::Recheck(_)));
+                    driver.is_to_mount_anew();
+                }
+                Word::Mount => {
                     // The others are of a session before.
                     waiting.retain(|word| matches!(word, Word::Recheck(_)));
                     driver.forget_session();
@@ -152,12 +160,11 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         {}
         let wait = if waiting.is_empty() { DISK_WAIT } else { Duration::ZERO };
         // A master that is back meanwhile has the tier again, and orders what is owed.
-        let was_mounted = driver.mounted;
-        if closing.is_none() || is_owed_orders {
-            driver.mount_if_due();
-        }
-        if is_owed_orders && driver.mounted && !was_mounted {
-            driver.closes();
+        if (closing.is_none() || is_owed_orders) && driver.is_to_mount() {
+            driver.mount();
+            if is_owed_orders && driver.mounted {
+                driver.closes();
+            }
         }
         driver.go_on(closing.is_none(), wait);
         if let Some((until, _)) = closing {
@@ -201,14 +208,16 @@ struct Driver<'a> {
     refused: Option<String>,
     /// Folders that a log does not know, each with that log: another one may.
     useless: Vec<(PathBuf, u64)>,
+    /// When it looked for such folders of earlier processes.
+    looked_at: Option<Instant>,
     /// Whose log has the tier, as its master said when it was mounted last.
     log_id: u64,
     /// Tiers that the master may take for mounted, and that are not: whether it has heard that they were left is not
     /// known. When that is said again.
     to_be_left: BTreeSet<TierUuid>,
     leave_at: Option<Instant>,
-    /// When it looked for such folders of earlier processes.
-    looked_at: Option<Instant>,
+    /// The store closes: by then it has left.
+    closes_by: Option<Instant>,
     /// The tier had no room for its next file when that was asked last.
     lacked_room: bool,
     /// Of what was said last to the master of these tiers: messages that come late do not count.
@@ -270,8 +279,13 @@ impl Driver<'_> {
 
     /// Nothing is to be done before a word comes, or some time has passed.
     fn is_resting(&self) -> bool {
-        let is_due = self.mount_at.is_some_and(|at| at <= Instant::now());
-        !is_due && (self.folder.tier.is_idle() || self.folder.tier.is_resting())
+        self.folder.tier.is_idle() || self.folder.tier.is_resting()
+    }
+
+    fn is_to_mount_anew(&mut self) {
+        self.all_ordered = false;
+        self.folder.tier.anchor_lost();
+        (self.mounted, self.mount_at) = (false, Some(Instant::now()));
     }
 
     /// Folders that this log does not know.
@@ -282,9 +296,7 @@ impl Driver<'_> {
     fn forget_session(&mut self) {
         // A master that has another anchor of this store has none of its tiers mounted.
         self.to_be_left.clear();
-        self.all_ordered = false;
-        self.folder.tier.anchor_lost();
-        (self.mounted, self.mount_at) = (false, Some(Instant::now()));
+        self.is_to_mount_anew();
         self.adoption.adopted.iter_mut().for_each(|adopted| adopted.is_mounted = false);
         (self.adoption.retry_at, self.adoption.is_refused) = (None, false);
     }
@@ -321,10 +333,9 @@ impl Driver<'_> {
         false
     }
 
-    fn mount_if_due(&mut self) {
-        if self.is_there && !self.hidden && self.mount_at.is_some_and(|at| at <= Instant::now()) {
-            self.mount();
-        }
+    /// It is time to, and its disk lets it.
+    fn is_to_mount(&self) -> bool {
+        self.is_there && !self.hidden && self.mount_at.is_some_and(|at| at <= Instant::now())
     }
 
     fn go_on(&mut self, takes_more: bool, wait: Duration) {
@@ -417,7 +428,7 @@ impl Driver<'_> {
 
     fn mount(&mut self) {
         let control = &self.surroundings.control;
-        let until = Instant::now() + PROOF_LIMIT;
+        let until = self.closes_by.into_iter().fold(Instant::now() + PROOF_LIMIT, Instant::min);
         let time_left = || match control.is_stopped() || self.tier.is_closing() {
             true => Duration::ZERO,
             false => until.saturating_duration_since(Instant::now()),

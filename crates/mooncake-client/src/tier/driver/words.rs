@@ -92,7 +92,6 @@ impl Driver<'_> {
     }
 
     /// What memory has, and the tier has not, is to be ordered.
-    /// What memory has, and the tier has not, is to be ordered.
     pub(super) fn closes(&self) {
         let within_ms = u64::try_from(self.options.close_limit.as_millis()).unwrap_or(u64::MAX);
         self.surroundings.control.tell(anchor_up::Body::Closing(Closing { within_ms }));
