@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from contents import value, version_of
 from device import build_fake, has_compiler
+
+from pool import wait_for
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="the fake driver needs a C compiler (cc)")
 
@@ -239,3 +242,33 @@ result = before, 'libcuda' in open('/proc/self/maps').read()
     )
     assert loaded == (False, True)
     peer.kill()
+
+
+@pytest.mark.parametrize("env", [{}, {"MC_SHM": "0"}], ids=["files", "lane"])
+def test_what_only_a_tier_has_is_read_into_a_devices_memory(cluster, tmp_path, fake, env):
+    mib = 1 << 20
+    tiers = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "tiers")}
+    pool = cluster(nodes=1, node_bytes=32 * mib, node_flags=["--enable_offload"], env=tiers)
+    wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
+    keys, size = [f"k{number}" for number in range(80)], mib
+    writer = pool.store()
+    for key in keys:
+        assert writer.put(key, value(key, size)) == 0, writer.last_error()
+    wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
+    # Alone, a few together, and so many that several threads read them.
+    reads, got = pool.process(env=env).call(
+        "run",
+        PRELUDE.format(library=str(fake))
+        + f"""
+keys, size = {keys[:40]}, {size}
+places = [cuda.alloc(size) for _ in keys]
+before = store.get_offload_rpc_read_count()
+codes = [store.get_into(keys[0], places[0], size)]
+codes += store.batch_get_into(keys[1:4], places[1:4], [size] * 3)
+codes += store.batch_get_into(keys[4:], places[4:], [size] * len(keys[4:]))
+assert codes == [size] * len(keys), codes
+result = store.get_offload_rpc_read_count() - before, [cuda.read(place, size) for place in places]
+""",
+    )
+    assert reads == 40
+    assert [version_of(key, one) for key, one in zip(keys, got, strict=False)] == [0] * 40
