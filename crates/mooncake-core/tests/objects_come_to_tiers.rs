@@ -635,6 +635,27 @@ fn what_was_ordered_is_over_for_a_session_that_resumes_before_the_end_of_its_anc
 }
 
 #[test]
+fn orders_that_end_with_their_tier_say_nothing_of_what_lies_where_their_objects_were() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.put(session, "a", KIB);
+    pool.pass(20);
+    assert_eq!(pool.orders_of(session, 1).len(), 1);
+    assert_eq!(pool.remove(session, "a", true), RemoveOutcome::Removed);
+    pool.mount_tier(session, 2, true, whole([])).unwrap();
+    pool.put(session, "b", KIB);
+    pool.pass(20);
+    let orders = pool.orders_of(session, 2);
+    assert_eq!(orders.len(), 1, "the other one has less to write");
+    pool.core.leave_tier(pool.now, session, tier_uuid(1), false, &mut pool.fx);
+    pool.check();
+    pool.pass(20);
+    assert!(pool.orders_of(session, 2).is_empty(), "it is under order already");
+    pool.written(session, 2, &[(orders[0].rid, Some(0))]);
+    assert_eq!(pool.replicas("b").len(), 2);
+    pool.check();
+}
+
+#[test]
 fn a_bulk_removal_takes_what_was_there_when_it_began_however_young_its_copies_are() {
     let check = || {
         let (mut pool, session, _) = pool(Config::default());

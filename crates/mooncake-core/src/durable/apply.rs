@@ -406,7 +406,12 @@ impl Core {
 
     pub(crate) fn set_tier_mounted(&mut self, number: SegmentNo, mounted: Mounted) {
         let was_ordered = self.tiers.set_mounted(number, mounted);
-        was_ordered.into_iter().for_each(|slot| _ = self.objects.set_mark(slot, Mark::Ordered, false));
+        for (slot, object_id) in was_ordered {
+            // Another object may lie there by now, with an order of its own.
+            if self.objects.get(slot).is_some_and(|object| object.id() == object_id) {
+                self.objects.set_mark(slot, Mark::Ordered, false);
+            }
+        }
         let is_read = self.tiers.get(number).is_some_and(Tier::is_read);
         if self.segments.set_tier_live(number, is_read) {
             self.objects.segments_changed(&self.segments);

@@ -510,8 +510,8 @@ impl Tiers {
     }
 
     /// Whether its session has it from now on. What was under order there is given up by both sides; the objects of
-    /// these orders.
-    pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<ObjectSlot> {
+    /// these orders, each with the id for which it was ordered.
+    pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<(ObjectSlot, Rid)> {
         let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
         self.cold_rests_until = Time(0);
         tier.mounted = mounted;
@@ -552,7 +552,8 @@ impl Tiers {
         if !ended.is_empty() {
             self.look_again_at_what_is_told();
         }
-        ended.into_iter().filter_map(|rid| self.remove_order(rid)).map(|order| order.slot).collect()
+        let ended = ended.into_iter().filter_map(|rid| self.remove_order(rid));
+        ended.map(|order| (order.slot, order.object_id)).collect()
     }
 
     /// What was under order to another place was left in files of which nothing else is kept: without these orders that
