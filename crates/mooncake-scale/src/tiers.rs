@@ -29,6 +29,9 @@ pub enum Places {
 /// Of a pool whose objects are on tiers alone, one in so many has room in memory.
 const IN_MEMORY: u64 = 20;
 
+/// Keys of a put that has to evict as many: one operation evicts few, and these wait for no other.
+const EVICTED_AT_ONCE: u64 = 64;
+
 /// Segments, and tiers where there are any, each of a session of its own.
 const OWNERS: u64 = 16;
 
@@ -67,9 +70,10 @@ pub fn measure(objects: u64, places: Places, folder: &Path) -> Result<Vec<Phase>
     if places != Places::Memory {
         (1..=OWNERS).for_each(|session| owners.mount(&mut pool, session));
     }
+    let request = if places == Places::Tier { EVICTED_AT_ONCE } else { REQUEST as u64 };
     let mut next = 0;
     while next < objects {
-        let end = (next + REQUEST as u64).min(objects);
+        let end = (next + request).min(objects);
         let keys: Vec<[u8; KEY]> = (next..end).map(key).collect();
         owners.put(&mut pool, 1 + next % OWNERS, &keys)?;
         next = end;
@@ -133,7 +137,7 @@ impl Owners {
             ended
         })
         .map_err(|error| error.to_string())?;
-        while !orders.is_empty() {
+        loop {
             for (tier, rids) in std::mem::take(&mut orders) {
                 let answered = self.write(tier, rids);
                 let (owner, _) = self.next[&tier];
@@ -142,8 +146,17 @@ impl Owners {
                     take_orders(fx, &mut orders);
                 });
             }
+            if orders.is_empty() {
+                if pool.core.stats().tier_unwritten_bytes == 0 {
+                    return Ok(());
+                }
+                // What was passed over is looked for as time passes.
+                pool.quietly(|core, now, fx| {
+                    core.tick(now, fx);
+                    take_orders(fx, &mut orders);
+                });
+            }
         }
-        Ok(())
     }
 
     fn write(&mut self, tier: TierUuid, rids: Vec<Rid>) -> OrdersAnswered {
