@@ -755,7 +755,8 @@ def test_what_was_in_memory_alone_is_on_the_disk_when_its_store_has_closed(tiere
     assert versions(store, keys) == [0] * len(keys)
 
 
-def test_a_store_that_closes_while_its_master_is_started_again_is_still_owed_what_memory_has(tiered):
+def test_a_store_that_closes_while_its_master_is_started_again_is_still_owed_what_memory_has(tiered, monkeypatch):
+    monkeypatch.setenv("MOONCAKE_OFFLOAD_CLOSE_SECONDS", "30")
     pool, _ = tiered(master_flags=["--offload_on_evict"])
     store = pool.store()
     keys = [f"k{number}" for number in range(20)]
@@ -766,7 +767,7 @@ def test_a_store_that_closes_while_its_master_is_started_again_is_still_owed_wha
     node.signal(signal.SIGTERM)
     time.sleep(0.3)
     pool.master.start()
-    wait_for("the node to end", lambda: not node.alive)
+    wait_for("the node to end", lambda: not node.alive, 40)
     node.start()
     wait_read(store, keys)
     assert versions(store, keys) == [0] * len(keys)

@@ -74,7 +74,7 @@ impl Driver<'_> {
             return;
         }
         let path = folder_of(&self.options, left);
-        let pool = PoolOf { log_id: self.log_id, ..PoolOf::now(&self.surroundings.control) };
+        let pool = self.pool(self.log_id);
         match self.adoption.take_left(&path, &self.options, pool) {
             Ok(Some((folder, tier))) => self.adopt(&path, folder, tier),
             Ok(None) => tracing::debug!(path = %path.display(), "a folder that is to be adopted is of another log"),

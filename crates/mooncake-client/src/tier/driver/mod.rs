@@ -237,7 +237,12 @@ fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
     Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry, folder.tier.counts().clone()))
 }
 
-impl Driver<'_> {
+impl<'a> Driver<'a> {
+    /// This store's pool, by a log that a master has answered for.
+    fn pool(&self, log_id: u64) -> PoolOf<'a> {
+        PoolOf { log_id, ..PoolOf::now(&self.surroundings.control) }
+    }
+
     fn serve(&self) {
         let (uuid, served): (_, Arc<dyn Records>) = (segment_uuid(self.folder.uuid), self.records.clone());
         self.surroundings.owner.server().add_tier(uuid, self.folder.capacity, self.access_key, served);
@@ -254,7 +259,7 @@ impl Driver<'_> {
             self.useless.push((self.folder.path.clone(), log_id));
         }
         self.to_be_left.remove(&self.folder.uuid);
-        let pool = PoolOf { log_id, ..PoolOf::now(&self.surroundings.control) };
+        let pool = self.pool(log_id);
         match TierFolder::take(&self.options, pool, &self.useless_in(log_id)) {
             Ok(folder) => {
                 let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
@@ -344,7 +349,7 @@ impl Driver<'_> {
         }
         if self.mounted {
             // The anchor may have found another master meanwhile: this one's log has what is mounted.
-            let pool = PoolOf { log_id: self.log_id, ..PoolOf::now(&self.surroundings.control) };
+            let pool = self.pool(self.log_id);
             self.folder.tier.is_of_log(pool.log_id);
             let lacks_room = self.folder.tier.lacks_room();
             let lacked_room = std::mem::replace(&mut self.lacked_room, lacks_room);

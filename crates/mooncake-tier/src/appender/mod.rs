@@ -5,16 +5,19 @@
 //! records leave no room for the next one gets its footer, and the next file a higher number. Each second, and at each
 //! footer, what was written is synced, and the superblock says up to which address.
 
+mod room;
+mod syncing;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mooncake_ids::{Rid, TIER_OBJECT_PART};
+use mooncake_ids::Rid;
 use mooncake_memory::{crc32c, crc32c_combine};
 use mooncake_mutant::mutant;
 
-use crate::address::{Address, BLOCK, FileNumber, Geometry};
+use crate::address::{Address, BLOCK, FileNumber};
 use crate::filling::Filling;
 use crate::footer::{Entries, Entry};
 use crate::held::Held;
@@ -22,7 +25,7 @@ use crate::io_counts::{IoCounts, Op, Parts, WriteFor};
 use crate::medium::{Completion, Medium, Operation, Queue};
 use crate::record::{self, CHUNK, Layout, Record};
 use crate::slots::{Slot, Slots};
-use crate::superblock::{SUSPECTS_MAX, Superblock};
+use crate::superblock::Superblock;
 
 pub use crate::filling::Value;
 pub use crate::order::{Event, Loss, Order};
@@ -34,22 +37,9 @@ const WRITE_BYTES: usize = 1 << 20;
 /// which need none.
 const OPERATIONS: usize = 20;
 
-/// Between two syncs, while anything is written.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
-
 /// A disk that has had nothing to do for so long is asked for a block: whether it answers is known though nobody
 /// writes.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-
-/// How long an order waits for room, while a full tier gives up its oldest file.
-const ROOM_WAIT: Duration = Duration::from_secs(1);
-
-/// Part of the file system that is left to others: one of so many.
-const LEFT_FREE: u64 = 20;
-
-/// Below a limit that tiers share, one of so many parts of a file is left for what the file system adds to files as
-/// they are written.
-const SPARE_PART: u64 = 64;
 
 /// The files of one tier, as its owner writes them.
 pub struct Appender<M: Medium> {
@@ -549,27 +539,9 @@ impl<M: Medium> Appender<M> {
         kept.or_else(|| Some(self.waiting.pop_front()?.0)).expect("it was looked at")
     }
 
-    /// Has the first order wait while room is made, but not for long. True: it came to nothing.
-    fn wait_for_room(&mut self) -> bool {
-        let since = self.waiting.front().expect("it was looked at").1;
-        self.needs_room = self.now.saturating_sub(since) < ROOM_WAIT;
-        !self.needs_room && self.lose_next(Loss::NoRoom)
-    }
-
     /// Bytes that files have.
     pub fn used(&self) -> u64 {
         self.files.values().sum()
-    }
-
-    /// Bytes of a file for a record and a footer that need so many.
-    fn bytes_of_file(&self, needed: u64) -> u64 {
-        let geometry: Geometry = self.superblock.geometry;
-        geometry.numbers_for(needed) * geometry.file_bytes()
-    }
-
-    /// One file is for what is kept alone: without it none could be given up.
-    fn reserved(&self, is_kept: bool) -> u64 {
-        if is_kept { 0 } else { self.superblock.geometry.file_bytes() }
     }
 
     /// Ends the current file: with its footer, unless its disk failed. False if that has to wait.
@@ -590,51 +562,6 @@ impl<M: Medium> Appender<M> {
         self.filling =
             Some(Filling { head, value: None, is_gone: false, done: 0, bytes, address: None, is: WriteFor::Rest });
         true
-    }
-
-    fn create_file(&mut self, needed: u64, is_kept: bool) -> Result<(), Loss> {
-        let failed = |error: io::Error| match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Loss::NoSpace,
-            kind => Loss::Failed(kind),
-        };
-        let (bytes, file_bytes) = (self.bytes_of_file(needed), self.superblock.geometry.file_bytes());
-        let room = self.medium.room().map_err(failed)?;
-        // For an object that is larger than any may be of the room that there is, all others would have to go.
-        let there_is = room.free.saturating_add(self.used() + self.beside);
-        if bytes > there_is / TIER_OBJECT_PART + file_bytes {
-            return Err(Loss::TooLarge);
-        }
-        let left_free = if is_kept { 0 } else { room.total / LEFT_FREE };
-        if room.free < bytes + left_free {
-            return Err(Loss::NoSpace);
-        }
-        let spare = (file_bytes / SPARE_PART) as i64;
-        if let Some(left) = room.left.filter(|left| *left < bytes as i64 + spare) {
-            // Giving all of its own up is of no use where the others have nearly all.
-            let is_hopeless = left.saturating_add((self.used() + self.beside) as i64) < bytes as i64 + spare;
-            return Err(if is_hopeless { Loss::OverLimit } else { Loss::NoSpace });
-        }
-        let number = self.superblock.next_file;
-        // No number is used twice, whatever became of its file.
-        self.superblock.next_file = FileNumber(number.0 + bytes / file_bytes);
-        let file = self.medium.create(&number.name(), bytes).map_err(failed)?;
-        let settled = match room.left.map(|_| self.medium.room()).transpose() {
-            Err(error) => Err(failed(error)),
-            // Another tier has begun a file at the same time.
-            Ok(Some(room)) if room.left.is_some_and(|left| left < spare) => Err(Loss::NoSpace),
-            // Before the first record: a file that a loss of power takes leaves no place behind that names it.
-            Ok(_) => self.medium.sync_folder().map_err(failed),
-        };
-        if let Err(why) = settled {
-            let _ = self.medium.remove(&number.name());
-            return Err(why);
-        }
-        self.files.insert(number, bytes);
-        self.dirty.insert(number, file.clone());
-        let is_held = !self.medium.is_direct(&file);
-        let entries = Entries::default();
-        self.current = Some(Current { number, file, bytes, end: 0, entries, is_suspect: false, is_held });
-        Ok(())
     }
 
     fn begin_record(&mut self, layout: Layout) {
@@ -793,80 +720,5 @@ impl<M: Medium> Appender<M> {
                 Some(why) => Event::Lost { rid, why },
             });
         }
-    }
-
-    /// A file whose disk failed is written no more.
-    fn suspect(&mut self, file: FileNumber) {
-        self.ending.remove(&file);
-        for current in [&mut self.current, &mut self.aside].into_iter().flatten() {
-            current.is_suspect |= current.number == file;
-        }
-        if self.superblock.suspects.contains(&file) {
-            return;
-        }
-        match self.superblock.suspects.len() < SUSPECTS_MAX {
-            true => self.superblock.suspects.push(file),
-            // No list names it: nothing more counts as synced, so that its records are read after a loss of power.
-            false => self.is_beyond_suspects = true,
-        }
-        self.events.push(Event::Suspect(file));
-    }
-
-    /// Syncs what was written, in three steps: files, the superblock, its file.
-    fn sync(&mut self, now: Duration) {
-        match self.sync {
-            Sync::None if !self.dirty.is_empty() && self.is_sync_due(now) && self.queue.has_room() => {
-                self.last_sync = now;
-                let (mut to, mut left) = (self.written_to(), 0);
-                for (number, file) in std::mem::take(&mut self.dirty) {
-                    if !self.queue.has_room() {
-                        // The next sync is soon enough for it: until then nothing that it has counts as synced.
-                        self.dirty.insert(number, file);
-                        to = Address(0);
-                        continue;
-                    }
-                    // Its footer may be written, and not have ended: then it was written behind this.
-                    let is_sealed = !self.is_being_written(number) && self.ending.remove(&number);
-                    if !is_sealed && self.ending.contains(&number) {
-                        self.dirty.insert(number, file.clone());
-                    }
-                    left += 1;
-                    self.held.begins(number);
-                    self.begin(Write::SyncOf { file: number, is_sealed }, Operation::Sync { file });
-                }
-                self.sync = Sync::Files { left, to };
-            }
-            Sync::Due if self.queue.has_room() => {
-                let Some(mut slot) = self.slots.take() else { return };
-                self.sequence += 1;
-                let block = self.superblock.encode(self.sequence);
-                slot[..block.len()].copy_from_slice(&block);
-                let (file, offset) = (self.super_file.clone(), self.sequence % 2 * BLOCK);
-                self.sync = Sync::Superblock;
-                self.begin(Write::Superblock, Operation::Write { file, offset, slot, len: block.len() });
-            }
-            _ => {}
-        }
-    }
-
-    fn is_sync_due(&self, now: Duration) -> bool {
-        let is_sealed = self.ending.iter().any(|file| !self.is_being_written(*file));
-        let is_through = self.syncs_at_once && self.unfinished.is_empty() && !self.is_writing();
-        is_sealed || is_through || self.held.is_due(now) || now.saturating_sub(self.last_sync) >= SYNC_EVERY
-    }
-
-    fn is_being_written(&self, number: FileNumber) -> bool {
-        self.writes.values().any(|write| matches!(write, Write::Records { number: other, .. } if *other == number))
-    }
-
-    /// Everything below has been written.
-    fn written_to(&self) -> Address {
-        let geometry = self.superblock.geometry;
-        let end = |current: &Current<M::File>| geometry.address(current.number, current.end);
-        let ends = [&self.current, &self.aside].into_iter().flatten().filter_map(end);
-        let next = geometry.address(self.superblock.next_file, 0);
-        let unfinished = self.unfinished.first_key_value().map(|(address, _)| *address);
-        let unfinished = unfinished.filter(|_| !mutant!(SyncedToIsTooHigh));
-        ends.chain(next).chain(unfinished).min().unwrap_or(Address(0))
     }
 }
