@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from contents import value
-from test_tiers import MEMORY, MIB, files, put_all, put_to_disk, size_of, versions, wait_read
+from test_tiers import MEMORY, MIB, files, make_older, put_all, put_to_disk, size_of, versions, wait_read
 
 from pool import binary, wait_for
 
@@ -275,23 +274,24 @@ def test_a_folder_that_no_log_knows_goes_after_an_hour_where_its_room_is_needed(
     unknown = folder / f"mooncake-{uuid}"
     wait_for("the folder to be marked", (unknown / "unknown").exists)
 
-    def look_again(hours_ago: float) -> None:
+    def look_again(hours_later: float) -> None:
         pool.nodes[0].terminate()
-        then = time.time() - hours_ago * 3600
-        os.utime(unknown / "unknown", (then, then))
+        make_older(unknown / "unknown", hours_later)
         pool.nodes[0].start()
         wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
 
     look_again(2)
     assert versions(pool.store(), ["k0"]) == [-1]
     assert unknown.exists(), "there is room for a day"
-    os.utime(unknown / "unknown")
+    make_older(unknown / "unknown", -2)
     take(folder, limit)
     look_again(0.5)
     assert unknown.exists(), "not before an hour"
+    wait_for("that to be told", lambda: pool.metric("mooncake_tier_unknown_folders") == 1)
     assert len(uuids(folder)) == 3, "the next process takes its own again, and not what is forgotten"
     look_again(2)
     wait_for("the folder to be deleted", lambda: not unknown.exists())
+    wait_for("that to be told", lambda: pool.metric("mooncake_tier_unknown_folders") == 0)
 
 
 def left_by_one_of_two(with_folders, keys, **env: str):

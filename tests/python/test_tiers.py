@@ -57,6 +57,13 @@ def put_to_disk(pool, store, keys) -> None:
     wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
 
 
+def make_older(mark: Path, hours: float) -> None:
+    """The mark of a folder that no log knows was made so many hours sooner."""
+    log, made = mark.read_text().splitlines()
+    boot, seconds = made.split()
+    mark.write_text(f"{log}\n{boot} {int(int(seconds) - hours * 3600)}\n")
+
+
 def versions(store, keys) -> list[int | None]:
     """What is read of each: a version, None for wrong bytes, and -1 for no object."""
     return [version_of(key, got) if (got := store.get(key)) else -1 for key in keys]
@@ -570,8 +577,13 @@ def test_a_folder_that_no_log_knows_is_deleted_after_a_day_and_what_is_no_tier_n
     assert "--cluster_id" in pool.nodes[0].output(), "an operator has a day to move it away"
     pool.nodes[0].terminate()
     assert (unknown / "super").exists()
-    day_ago = time.time() - 25 * 3600
-    os.utime(mark, (day_ago, day_ago))
+    os.utime(mark, (0, 0))
+    make_older(mark, 23)
+    pool.nodes[0].start()
+    wait_for("the tier to be mounted", lambda: pool.metric("mooncake_tiers_live") == 1)
+    pool.nodes[0].terminate()
+    assert (unknown / "super").exists(), "a clock that was set makes no mark older"
+    make_older(mark, 2)
     spoilt = folder / "mooncake-of-something-else"
     spoilt.mkdir()
     (spoilt / "super").write_text("no superblock")

@@ -57,6 +57,7 @@ def test_a_file_system_that_others_fill_takes_what_it_has_room_for_and_refuses_n
     assert read.count(0) >= 60, "the tier goes on in the room that it has"
     said = [line for line in pool.nodes[0].output().splitlines() if "WARN" in line or "ERROR" in line]
     assert any("room" in line for line in said), said
+    wait_for("that to be told", lambda: pool.metric("mooncake_tier_lacks_room") == 1)
     # What is given back may be used again.
     neighbour.unlink()
     put_all(store, [f"more{number}" for number in range(100)], MIB)

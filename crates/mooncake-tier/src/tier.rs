@@ -20,6 +20,9 @@ const LOCK: &str = "lock";
 /// How long a disk has for the superblock.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Numbers that an owner may have used since it wrote the superblock, as it does with each sync; more than any does.
+const NUMBERS_AHEAD: u64 = 1 << 20;
+
 /// Whose a tier is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
@@ -125,15 +128,17 @@ impl<M: Medium> FoundTier<M> {
     /// Takes it over, with the medium that it is to be used by.
     pub fn take(self, medium: M, owner: Owner, slots: &Slots) -> Result<Tier<M>, TierError> {
         let FoundTier { superblock: before, sequence, super_file, lock } = self;
-        let files = files_of(&medium, before.geometry).map_err(disk("list the folder"))?;
+        let files = files_of(&medium, &before).map_err(disk("list the folder"))?;
         let above = |(number, bytes): (&FileNumber, &u64)| number.0 + before.geometry.numbers_for(*bytes);
         let mut next_file = files.iter().map(above).max().unwrap_or(0).max(before.next_file.0);
         if mutant!(FileNumbersAreUsedAgain) {
             next_file = (0..).find(|number| !files.contains_key(&FileNumber(*number))).expect("one is free");
         }
         let has_lost_power = owner.boot_id != before.boot_id && !mutant!(LostWritesAreTrusted);
-        let superblock =
+        let mut superblock =
             Superblock { next_file: FileNumber(next_file), boot_id: owner.boot_id, process: owner.process, ..before };
+        // Of those that are gone nothing is to be proven any more.
+        superblock.suspects.retain(|file| files.contains_key(file));
         let mut tier = Tier { medium, superblock, sequence, super_file, files, counts: Arc::default(), lock };
         if has_lost_power {
             tier.suspect_unsynced().map_err(disk("remove a file that was not synced"))?;
@@ -233,19 +238,31 @@ impl<M: Medium> Tier<M> {
     }
 }
 
-/// Files of records, by their first numbers. What else lies there is not the tier's.
-fn files_of(medium: &impl Medium, geometry: Geometry) -> io::Result<BTreeMap<FileNumber, u64>> {
+/// Files of records, by their first numbers, with their bytes. What else lies there is not the tier's.
+fn files_of(medium: &impl Medium, superblock: &Superblock) -> io::Result<BTreeMap<FileNumber, u64>> {
+    let geometry = superblock.geometry;
     let files = medium.list()?.into_iter().filter_map(|listed| {
         let number = FileNumber::of_name(&listed.name)?;
+        // No owner has made one with such a number, and numbers that go on above it would end soon.
+        if number.0 > superblock.next_file.0.saturating_add(NUMBERS_AHEAD) {
+            tracing::warn!(file = listed.name, "a file with a number that the tier has not come to is left as it is");
+            return None;
+        }
         let is_whole = listed.bytes > 0 && listed.bytes.is_multiple_of(geometry.file_bytes());
-        if !is_whole {
+        // Its owner has set all of it aside, or has written it: a hole at the end is somebody else's. Counted, it
+        // would be room that the tier's own files lack.
+        let bytes = match listed.taken < listed.bytes {
+            true => listed.bytes.min(geometry.numbers_for(listed.taken) * geometry.file_bytes()),
+            false => listed.bytes,
+        };
+        if !is_whole || bytes < listed.bytes {
             tracing::warn!(
                 file = listed.name,
                 bytes = listed.bytes,
                 "a file of the tier has another length; it is left"
             );
         }
-        Some((number, listed.bytes))
+        Some((number, bytes))
     });
     Ok(files.collect())
 }
@@ -310,6 +327,41 @@ mod tests {
         let (opened, _) = Tier::open(disk, owner(2), &slots).unwrap();
         assert_eq!(opened.superblock.next_file, FileNumber(10));
         assert_eq!(opened.files.keys().map(|file| file.0).collect::<Vec<_>>(), [2, 7]);
+    }
+
+    #[test]
+    fn files_that_no_owner_can_have_made_take_no_room_and_no_numbers() {
+        let (disk, slots) = (FaultyDisk::new(1, Faults::default()), Slots::new(2));
+        drop(Tier::create(disk.clone(), new_tier(1 << 30), owner(1), &slots).unwrap());
+        let file_bytes = 16 << 20;
+        disk.create(&FileNumber(3).name(), 2 * file_bytes).unwrap();
+        for (number, bytes) in [(4, u64::MAX >> 1), (5, 16 << 40)] {
+            disk.create(&FileNumber(number).name(), file_bytes).unwrap();
+            disk.lengthen(&FileNumber(number).name(), bytes);
+        }
+        for number in [NUMBERS_AHEAD + 1, 1 << 52, u64::MAX >> 8, u64::MAX - 15, u64::MAX] {
+            disk.create(&FileNumber(number).name(), file_bytes).unwrap();
+        }
+        let (opened, _) = Tier::open(disk, owner(2), &slots).unwrap();
+        let files = opened.files.iter().map(|(file, bytes)| (file.0, *bytes)).collect::<Vec<_>>();
+        assert_eq!(files, [(3, 2 * file_bytes), (4, file_bytes), (5, file_bytes)]);
+        assert_eq!(opened.superblock.next_file, FileNumber(6));
+    }
+
+    #[test]
+    fn suspects_whose_file_is_gone_take_the_place_of_no_other() {
+        let (disk, slots) = (FaultyDisk::new(1, Faults::default()), Slots::new(2));
+        let mut made = Tier::create(disk.clone(), new_tier(1 << 30), owner(1), &slots).unwrap();
+        made.superblock.suspects = (0..SUSPECTS_MAX as u64).map(FileNumber).collect();
+        made.write_superblock(&slots).unwrap();
+        drop(made);
+        disk.create(&FileNumber(3).name(), 16 << 20).unwrap();
+        disk.create(&FileNumber(90).name(), 16 << 20).unwrap();
+        disk.sync_folder().unwrap();
+        disk.lose_power();
+        let (opened, _) = Tier::open(disk, owner(2), &slots).unwrap();
+        assert_eq!(opened.superblock.suspects, [3, 90].map(FileNumber));
+        assert_eq!(opened.files.len(), 2);
     }
 
     #[test]

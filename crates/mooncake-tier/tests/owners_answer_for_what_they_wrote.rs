@@ -89,6 +89,15 @@ fn a_disk_that_fails_is_asked_for_nothing_and_tried_again_a_minute_later() {
 }
 
 #[test]
+fn a_tier_whose_numbers_have_come_to_their_end_writes_nothing_and_breaks_nothing() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    owned.tier.mounted(u64::MAX / FILE_BLOCKS);
+    let lost = owned.order(BLOCK);
+    owned.pass(SECOND);
+    assert_eq!(owned.answers.get(&lost), Some(&None), "it is answered, and not written");
+}
+
+#[test]
 fn a_disk_that_stands_still_is_asked_for_nothing_until_it_answers() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
     owned.order(BLOCK);

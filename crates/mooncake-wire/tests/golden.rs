@@ -179,7 +179,10 @@ fn anchors_are_what_they_were() {
         written_kept: 310,
         written_rest: 311,
         capacity_bytes: 0,
+        lacks_room: false,
+        unknown_folders: 0,
     };
+    let found = TierStats { tier: uuid(0x81), lacks_room: true, unknown_folders: 312, ..TierStats::default() };
     let share = TierStats { tier: uuid(0x81), capacity_bytes: 1 << 37, ..TierStats::default() };
     let all = bodies!(Up {
         Beat(beat),
@@ -200,6 +203,7 @@ fn anchors_are_what_they_were() {
     }
     frame(&mut golden, "up.empty", &AnchorUp::default());
     frame(&mut golden, "up.TierStats.capacity", &AnchorUp { body: Some(Up::TierStats(share)) });
+    frame(&mut golden, "up.TierStats.found", &AnchorUp { body: Some(Up::TierStats(found)) });
     let ended = PeerGone { uuid: uuid(0x61), process: process() };
     frame(&mut golden, "up.peer_gone.of_a_process", &AnchorUp { body: Some(anchor_up::Body::PeerGone(ended)) });
 

@@ -12,7 +12,8 @@ use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, Tier, TierError};
 
-use super::folder::{PoolOf, folder_of, folders, is_marked, name_file_of, remove_mark, this_process};
+use super::folder::{PoolOf, folders, is_itself, name_file_of, this_process};
+use super::mark;
 use super::records::FolderRecords;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
@@ -161,10 +162,8 @@ fn found(
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     let found = FoundTier::find(&folder.shared(name_file_of(options)), slots)?;
     let superblock = &found.superblock;
-    // A copy of a folder is none.
-    let is_itself = folder_of(options, superblock.tier) == path;
     let is_of_pool = pool.is_cluster(superblock) && superblock.log_id == pool.log_id;
-    let is_one = is_itself && is_of_pool && !is_marked(path, pool.log_id);
+    let is_one = is_itself(path, options, superblock) && is_of_pool && !mark::is_of(path, pool.log_id);
     Ok(is_one.then_some(found))
 }
 
@@ -177,7 +176,7 @@ fn take(
     let owner = this_process().map_err(disk("name this process"))?;
     let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.shared(name_file_of(options));
     let tier = found.take(folder.clone(), owner, slots)?;
-    remove_mark(path);
+    mark::remove(path);
     Ok((folder, tier))
 }
 

@@ -26,12 +26,13 @@ pub(super) struct Figures {
 
 impl Figures {
     /// Tells of these tiers of an owner what is new, if it is time to. Adopted ones lie on the same disk, and are used
-    /// in the same way.
+    /// in the same way. `unknown_folders` lie beside them: the own tier's figure, which has a capacity.
     pub fn tell(
         &mut self,
         control: &Control,
         (owner, engine): (&TierOwner<Folder>, Engine),
         tiers: impl Iterator<Item = TierUuid>,
+        unknown_folders: u64,
     ) {
         // What is told while the master is away would wait for it, and come before the tier is mounted anew.
         let is_heard = control.reachability.silence(control.now()) < MASTER_HEARD_WITHIN;
@@ -39,7 +40,10 @@ impl Figures {
             return;
         }
         for uuid in tiers {
-            let news = owner.usage(uuid).and_then(|usage| self.news(uuid, engine, usage));
+            let news = owner.usage(uuid).and_then(|usage| {
+                let beside = if usage.capacity.is_some() { unknown_folders } else { 0 };
+                self.news(uuid, engine, usage, beside)
+            });
             if let Some(stats) = news {
                 control.tell(anchor_up::Body::TierStats(stats));
             }
@@ -56,8 +60,8 @@ impl Figures {
     }
 
     /// What is to be told of a tier, if it is not what was told last.
-    fn news(&mut self, tier: TierUuid, engine: Engine, usage: Usage) -> Option<TierStats> {
-        let stats = message(tier, engine, usage);
+    fn news(&mut self, tier: TierUuid, engine: Engine, usage: Usage, unknown_folders: u64) -> Option<TierStats> {
+        let stats = TierStats { unknown_folders, ..message(tier, engine, usage) };
         (self.told.insert(tier, stats.clone()).as_ref() != Some(&stats)).then_some(stats)
     }
 
@@ -67,7 +71,8 @@ impl Figures {
     }
 }
 
-fn message(tier: TierUuid, engine: Engine, Usage { bytes, capacity, totals }: Usage) -> TierStats {
+fn message(tier: TierUuid, engine: Engine, usage: Usage) -> TierStats {
+    let Usage { bytes, capacity, lacks_room, totals } = usage;
     let operations = |Operations { count, micros, failed }: Operations| Some(TierOperations { count, micros, failed });
     let [read_for_lanes, read_for_promotions, read_for_kept, read_for_rechecks, read_for_proofs] = totals.read_bytes;
     let [written_ordered, written_kept, written_rest] = totals.written_bytes;
@@ -92,6 +97,8 @@ fn message(tier: TierUuid, engine: Engine, Usage { bytes, capacity, totals }: Us
         written_ordered,
         written_kept,
         written_rest,
+        lacks_room,
+        unknown_folders: 0,
     }
 }
 
@@ -107,20 +114,23 @@ mod tests {
         let due = [0, 300, 999, 1_000, 1_500, 2_000].map(|ms| figures.are_due(began + Duration::from_millis(ms)));
         assert_eq!(due, [true, false, false, true, false, true]);
         let totals = IoTotals { bad_records: 3, read_bytes: [1, 2, 3, 4, 5], ..IoTotals::default() };
-        let usage = Usage { bytes: 7, capacity: Some(90), totals };
-        let said = figures.news(tier, Engine::Ring, usage).unwrap();
+        let usage = Usage { bytes: 7, capacity: Some(90), lacks_room: false, totals };
+        let said = figures.news(tier, Engine::Ring, usage, 0).unwrap();
         assert_eq!((said.used_bytes, said.bad_records, said.read_for_kept), (7, 3, 3));
         assert_eq!((said.engine(), said.capacity_bytes), (tier_stats::Engine::IoUring, 90));
-        assert!(figures.news(tier, Engine::Ring, usage).is_none());
+        assert!(figures.news(tier, Engine::Ring, usage, 0).is_none());
+        assert!(figures.news(tier, Engine::Ring, usage, 1).is_some_and(|said| said.unknown_folders == 1));
+        let short = Usage { lacks_room: true, ..usage };
+        assert!(figures.news(tier, Engine::Ring, short, 1).is_some_and(|said| said.lacks_room));
         let more = Usage { bytes: 8, ..usage };
-        assert!(figures.news(tier, Engine::Ring, more).is_some());
-        assert!(figures.news(TierUuid([2; 16]), Engine::Threads, more).is_some(), "another one");
+        assert!(figures.news(tier, Engine::Ring, more, 0).is_some());
+        assert!(figures.news(TierUuid([2; 16]), Engine::Threads, more, 0).is_some(), "another one");
         figures.forget(tier);
-        assert!(figures.news(tier, Engine::Ring, more).is_some());
+        assert!(figures.news(tier, Engine::Ring, more, 0).is_some());
         // Another writer has come, and has half of what there is.
-        let said = figures.news(tier, Engine::Ring, Usage { capacity: Some(45), ..more });
+        let said = figures.news(tier, Engine::Ring, Usage { capacity: Some(45), ..more }, 0);
         assert_eq!(said.map(|said| said.capacity_bytes), Some(45));
-        let said = figures.news(tier, Engine::Ring, Usage { capacity: None, ..more });
+        let said = figures.news(tier, Engine::Ring, Usage { capacity: None, ..more }, 0);
         assert_eq!(said.map(|said| said.capacity_bytes), Some(0), "one that is adopted");
     }
 }

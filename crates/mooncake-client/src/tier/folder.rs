@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use mooncake_ids::{TIER_OBJECT_PART, TierUuid};
 use mooncake_os::{ProcessIdentity, random_bytes};
@@ -17,7 +17,7 @@ use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
 use mooncake_tier::tier::{FoundTier, NewTier, Owner, Tier, TierError};
 
-use super::shared;
+use super::{mark, shared};
 use crate::error::{Cause, StoreError};
 use crate::options::TierOptions;
 use crate::session::control::Control;
@@ -26,10 +26,6 @@ use crate::session::control::Control;
 const SHARE: (u64, u64) = (9, 10);
 
 const PREFIX: &str = "mooncake-";
-
-/// A file in a folder that no log of this pool knows: its age says for how long that was seen, and it has the id of the
-/// log that did not know it.
-const UNKNOWN: &str = "unknown";
 
 /// A folder is deleted when it was unknown for so long.
 const KEPT_UNKNOWN: Duration = Duration::from_secs(24 * 60 * 60);
@@ -180,14 +176,22 @@ fn take_over(
     if ![0, log_id].contains(of_log) {
         return Ok(None);
     }
+    if !is_itself(path, options, &found.superblock) {
+        tracing::warn!(
+            path = %path.display(), tier = %found.superblock.tier,
+            "a copy of a tier's folder, or a renamed one, is left as it is: what it has may be of long ago. The name \
+             of a folder says which tier it is"
+        );
+        return Ok(None);
+    }
     // This log has forgotten it, and would say so again.
-    if is_marked(path, log_id) {
+    if mark::is_of(path, log_id) {
         return Ok(None);
     }
     let of_log = *of_log;
     let folder = Folder::new(path, options.engine).map_err(disk("open the folder"))?.limited(shared_limit(options));
     let mut tier = found.take(folder.clone(), owner.clone(), slots)?;
-    remove_mark(path);
+    mark::remove(path);
     if of_log == 0 {
         tier.superblock.log_id = log_id;
         tier.write_superblock(slots)?;
@@ -197,26 +201,62 @@ fn take_over(
     into_folder(path, options, folder, tier, false, (capacity_of(options, room), to_be_had)).map(Some)
 }
 
+/// Whether a folder has the tier that its name says, and is no copy of that one's.
+pub(super) fn is_itself(path: &Path, options: &TierOptions, superblock: &Superblock) -> bool {
+    folder_of(options, superblock.tier) == path
+}
+
 /// Whether a folder of this cluster is of no log that this pool has. `useless` are those that the master does not know.
-fn is_unknown(path: &Path, superblock: &Superblock, pool: PoolOf<'_>, useless: &[PathBuf]) -> bool {
-    let is_forgotten = useless.iter().any(|useless| useless == path) || is_marked(path, pool.log_id);
+/// A copy may be somebody's backup.
+fn is_unknown(
+    path: &Path,
+    options: &TierOptions,
+    superblock: &Superblock,
+    pool: PoolOf<'_>,
+    useless: &[PathBuf],
+) -> bool {
+    let is_forgotten = useless.iter().any(|useless| useless == path) || mark::is_of(path, pool.log_id);
     let is_known = superblock.log_id == pool.log_id && !is_forgotten || superblock.log_id == 0;
-    pool.is_cluster(superblock) && !is_known
+    pool.is_cluster(superblock) && is_itself(path, options, superblock) && !is_known
 }
 
 /// Deletes folders that have been seen to be unknown for long enough (`docs/safety.md`, rule T11). `lacks_room`: this
-/// store's tier finds none for its next file. Whether there is more room now.
-pub(super) fn delete_unknown(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf], lacks_room: bool) -> bool {
-    let mut any_deleted = false;
+/// store's tier finds none for its next file.
+pub(super) fn delete_unknown(
+    options: &TierOptions,
+    pool: PoolOf<'_>,
+    useless: &[PathBuf],
+    lacks_room: bool,
+) -> UnknownFolders {
+    let mut found = UnknownFolders::default();
     for path in folders(options).into_iter().flatten() {
         match delete_if_unknown(&path, options, pool, useless, lacks_room) {
-            Ok(is_deleted) => any_deleted |= is_deleted,
+            Ok(Fate::NotUnknown) => {}
+            Ok(Fate::Left) => found.left += 1,
+            Ok(Fate::Deleted) => found.any_deleted = true,
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "a folder that may be of no use is left as it is");
             }
         }
     }
-    any_deleted
+    found
+}
+
+/// What became of folders that no log of this pool knows.
+#[derive(Debug, Default)]
+pub(super) struct UnknownFolders {
+    /// There is more room now.
+    pub any_deleted: bool,
+    /// Those that are there still.
+    pub left: u64,
+}
+
+/// What became of a folder that was looked at.
+enum Fate {
+    /// It is in use, known, or another cluster's.
+    NotUnknown,
+    Left,
+    Deleted,
 }
 
 fn delete_if_unknown(
@@ -225,47 +265,44 @@ fn delete_if_unknown(
     pool: PoolOf<'_>,
     useless: &[PathBuf],
     lacks_room: bool,
-) -> Result<bool, TierError> {
+) -> Result<Fate, TierError> {
     let log_id = pool.log_id;
     let disk = |what: &'static str| move |source: std::io::Error| TierError::Disk { what, source };
     let folder = Folder::to_look_at(path).map_err(disk("look at the folder"))?;
     // Locked for as long as it is there: no process takes it over meanwhile.
     let found = match FoundTier::find(&folder, &Slots::new(1)) {
         Ok(found) => found,
-        Err(TierError::InUse) => return Ok(false),
+        Err(TierError::InUse) => return Ok(Fate::NotUnknown),
         Err(error) => return Err(error),
     };
-    if !is_unknown(path, &found.superblock, pool, useless) {
+    if !is_unknown(path, options, &found.superblock, pool, useless) {
         if pool.is_cluster(&found.superblock) && found.superblock.log_id == log_id {
-            remove_mark(path);
+            mark::remove(path);
         }
-        return Ok(false);
+        return Ok(Fate::NotUnknown);
     }
     let is_useless = useless.iter().any(|useless| useless == path);
-    let mark = path.join(UNKNOWN);
-    let about = fs::metadata(&mark).ok().filter(|_| !is_useless || is_marked(path, log_id));
-    let Some(about) = about else {
+    let Some(age) = mark::age(path).filter(|_| !is_useless || mark::is_of(path, log_id)) else {
         tracing::warn!(
             path = %path.display(),
             "this master's log does not know that folder: it is deleted in 24 hours, or in one where room is short. \
              Move it away if it is another pool's (each needs its own --cluster_id), or start the master that has its \
              log"
         );
-        fs::write(&mark, marked_by(log_id)).map_err(disk("mark the folder"))?;
-        return Ok(false);
+        mark::make(path, log_id).map_err(disk("mark the folder"))?;
+        return Ok(Fate::Left);
     };
-    let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default();
     let folder = folder.limited(shared_limit(options));
     let room = folder.room().map_err(disk("measure the file system"))?;
     let least_left = options.bytes_below_path.map(|bytes| (bytes / SHORT_PART) as i64);
     // A tier leaves others a twentieth, and so lacks room before that is gone.
     let is_short = lacks_room || room.free < room.total / SHORT_PART || room.left < least_left;
     if age < if is_short { KEPT_UNKNOWN_SHORT } else { KEPT_UNKNOWN } {
-        return Ok(false);
+        return Ok(Fate::Left);
     }
     tracing::warn!(path = %path.display(), "a folder that no log of this pool knows is deleted, as was said");
     delete(&folder).map_err(disk("delete the folder"))?;
-    Ok(true)
+    Ok(Fate::Deleted)
 }
 
 /// Bytes of folders that are unknown, and that no other process has: they are deleted one day.
@@ -274,9 +311,15 @@ fn unknown_bytes(options: &TierOptions, pool: PoolOf<'_>, useless: &[PathBuf], s
         let folder = Folder::to_look_at(&path).ok()?;
         // One that the master has just forgotten is locked by this process.
         let is_one = useless.contains(&path)
-            || FoundTier::find(&folder, slots).is_ok_and(|found| is_unknown(&path, &found.superblock, pool, useless));
+            || FoundTier::find(&folder, slots)
+                .is_ok_and(|found| is_unknown(&path, options, &found.superblock, pool, useless));
         let files = folder.list().ok().filter(|_| is_one)?.into_iter();
-        Some(files.filter(|file| FileNumber::of_name(&file.name).is_some()).map(|file| file.bytes).sum::<u64>())
+        Some(
+            files
+                .filter(|file| FileNumber::of_name(&file.name).is_some())
+                .map(|file| file.bytes.min(file.taken))
+                .sum::<u64>(),
+        )
     };
     folders(options).into_iter().flatten().filter_map(bytes_of).sum()
 }
@@ -286,29 +329,14 @@ pub(super) fn delete(folder: &Folder) -> std::io::Result<()> {
     // Whoever ends in between leaves a folder that says what it is, until nothing else is left.
     let records = folder.list()?.into_iter().map(|file| file.name);
     let records: Vec<String> = records.filter(|name| name.ends_with(".records")).collect();
-    for name in records.iter().map(String::as_str).chain([UNKNOWN, "super", "lock"]) {
+    for name in records.iter().map(String::as_str).chain([mark::UNKNOWN, "super", "lock"]) {
         match folder.remove(name) {
-            Err(error) if error.kind() == ErrorKind::NotFound && name == UNKNOWN => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && name == mark::UNKNOWN => {}
             removed => removed?,
         }
     }
     // It stays if there is anything else in it.
     fs::remove_dir(folder.path())
-}
-
-/// A log that knows the folder has it: what another one did not know begins anew.
-pub(super) fn remove_mark(path: &Path) {
-    _ = fs::remove_file(path.join(UNKNOWN));
-}
-
-/// What a mark has that was made as this log did not know the folder.
-fn marked_by(log_id: u64) -> String {
-    format!("{log_id:016x}\n")
-}
-
-/// Whether this log was seen not to know the folder, by whichever process.
-pub(super) fn is_marked(path: &Path, log_id: u64) -> bool {
-    fs::read_to_string(path.join(UNKNOWN)).is_ok_and(|mark| mark == marked_by(log_id))
 }
 
 /// The folder of a tier below the path.
@@ -400,8 +428,6 @@ pub(super) fn capacity_of(options: &TierOptions, room: Room) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use mooncake_tier::medium::folder::Engine;
 
     use super::*;
@@ -451,18 +477,42 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let options = below(place.path());
         let unknown = made(&options, POOL);
-        let (path, mark) = (unknown.path.clone(), unknown.path.join(UNKNOWN));
+        let path = unknown.path.clone();
         drop(unknown.tier.into_lock());
-        let is_deleted = |lacks_room| delete_unknown(&options, OTHER_LOG, &[], lacks_room);
-        let marked = |ago: Duration| {
-            let mark = File::options().write(true).open(&mark).unwrap();
-            mark.set_modified(SystemTime::now() - ago).unwrap();
+        let is_deleted = |lacks_room| {
+            let found = delete_unknown(&options, OTHER_LOG, &[], lacks_room);
+            assert_eq!(found.left, u64::from(!found.any_deleted), "it is counted until it is gone");
+            found.any_deleted
         };
-        assert!(!is_deleted(true) && mark.exists(), "its operator has an hour to move it away");
+        let marked = |ago| mark::make_older(&path, OTHER_LOG.log_id, ago);
+        assert!(!is_deleted(true) && mark::age(&path).is_some(), "its operator has an hour to move it away");
         marked(Duration::from_secs(50 * 60));
         assert!(!is_deleted(true));
         marked(Duration::from_secs(70 * 60));
         assert!(!is_deleted(false) && path.exists(), "nobody needs its room");
         assert!(is_deleted(true) && !path.exists());
+    }
+
+    #[test]
+    fn a_copy_of_a_folder_is_neither_taken_over_nor_deleted() {
+        let place = tempfile::tempdir().unwrap();
+        let options = below(place.path());
+        let made = made(&options, POOL);
+        let (uuid, path) = (made.uuid, made.path.clone());
+        drop(made.tier.into_lock());
+        // Its name comes first.
+        let copy = place.path().join("mooncake-0-backup");
+        fs::create_dir(&copy).unwrap();
+        fs::set_permissions(&copy, fs::metadata(&path).unwrap().permissions()).unwrap();
+        for file in fs::read_dir(&path).unwrap().map(Result::unwrap) {
+            fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+        }
+        let take = || TierFolder::take(&options, POOL, &[]).unwrap();
+        let taken = take();
+        assert_eq!((taken.uuid, &taken.path), (uuid, &path));
+        assert_ne!(take().uuid, uuid, "while that one is in use another is made");
+        drop(taken.tier.into_lock());
+        assert_eq!(delete_unknown(&options, OTHER_LOG, std::slice::from_ref(&copy), true).left, 2);
+        assert!(mark::age(&copy).is_none() && mark::age(&path).is_some());
     }
 }

@@ -7,6 +7,7 @@ mod adoption;
 mod driver;
 mod figures;
 mod folder;
+mod mark;
 mod promoter;
 mod records;
 pub(crate) mod shared;
@@ -214,6 +215,15 @@ impl StoreTiers {
     }
 }
 
+/// However a thread ends, nothing waits for it.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl StoreTier {
     /// One that hears, and does nothing yet.
     fn new(is_shared: bool, close_limit: Duration) -> StoreTier {
@@ -233,8 +243,8 @@ impl StoreTier {
         let inside = self.clone();
         let builder = std::thread::Builder::new().name("mooncake-tier".into());
         let started = mooncake_os::thread::start(builder, move || {
+            let _over = SetAtEnd(&inside.is_over);
             run(&inside);
-            inside.is_over.store(true, Ordering::Release);
         });
         let thread = started.map_err(|error| Cause::Setup { what: "starting a thread", reason: error.to_string() })?;
         *self.thread.lock() = Some(thread);

@@ -45,4 +45,8 @@ pub struct TierStats {
     pub read_bytes: [u64; 5],
     /// Bytes that were written: of objects that were ordered, of those that were kept, and the rest.
     pub written_bytes: [u64; 3],
+    /// Of late there was no room for its next file, though it has not what it may have.
+    pub lacks_room: bool,
+    /// Folders beside it that no log of this pool knows.
+    pub unknown_folders: u64,
 }

@@ -131,6 +131,25 @@ impl Testbed {
         client
     }
 
+    /// A tier of a client that may have so many bytes, and takes as many of orders: its UUID.
+    pub fn tier(&mut self, client: Client, bytes: u64) -> bytes::Bytes {
+        let tier = bytes::Bytes::from_static(&[9; 16]);
+        let spec = mooncake_wire::message::Tier {
+            uuid: tier.clone(),
+            secret: vec![1; 16].into(),
+            name: "h:1".to_owned(),
+            bytes,
+            file_blocks: 4_096,
+            endpoint: Some(Default::default()),
+        };
+        let mount = mooncake_wire::message::TierMount { tier: Some(spec), is_new: true, ..Default::default() };
+        let mounted = self.call(client, request::Body::TierMount(mount)).body;
+        assert!(matches!(mounted, reply::Body::TierMount(_)), "{mounted:?}");
+        let window = mooncake_wire::message::TierWritten { tier: tier.clone(), window: bytes, ..Default::default() };
+        self.says(client, anchor_up::Body::TierWritten(window)).unwrap();
+        tier
+    }
+
     pub fn resume(&mut self, client: Client) -> Client {
         let resume = coming_back(client);
         self.hello(from(hello::Role::Resume(resume))).unwrap().0

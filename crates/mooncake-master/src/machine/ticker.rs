@@ -182,8 +182,9 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::convert::Infallible;
 
-    use mooncake_core::{Core, Effects, Ended, Origin, PutConfig, PutStarted, StartOutcome, Time};
+    use mooncake_core::{Core, Effects, Ended, Origin, Push, PutConfig, PutStarted, StartOutcome, Time};
     use mooncake_mutant::{Mutant, is_noticed_by};
+    use mooncake_wire::message::{TierWritten, anchor_up};
 
     use super::super::testbed::{Client, Testbed};
     use super::*;
@@ -268,20 +269,23 @@ mod tests {
 
         /// An object for each of very many keys.
         fn fill(&self, client: Client) {
-            for number in 1..=KEYS {
-                let origin = Origin { session: client.session, sequence: 2 * number, answered_below: 2 * number };
-                let key = number.to_le_bytes();
-                let Ok(()) = self.apply(|core, now, effects| {
-                    let puts = [(&key[..], 1)];
-                    let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
-                    let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
-                    let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
-                    let ended =
-                        Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
-                    let origin = Origin { sequence: 2 * number + 1, ..origin };
-                    core.put_end(now, origin, &[ended], effects).unwrap();
-                });
-            }
+            (1..=KEYS).for_each(|number| self.put(client, number, 1));
+        }
+
+        /// An object of that size. Its number is larger than that of any before.
+        fn put(&self, client: Client, number: u64, bytes: u64) {
+            let origin = Origin { session: client.session, sequence: 2 * number, answered_below: 2 * number };
+            let key = number.to_le_bytes();
+            let Ok(()) = self.apply(|core, now, effects| {
+                let puts = [(&key[..], bytes)];
+                let started = core.put_start(now, origin, &puts, &PutConfig::default(), false, effects).unwrap();
+                let PutStarted::Now(outcomes) = started else { panic!("{started:?}") };
+                let [StartOutcome::Placed(replicas)] = &outcomes[..] else { panic!("{outcomes:?}") };
+                let ended =
+                    Ended { replicas: [(replicas[0].rid, true)].into_iter().collect(), crc32c: 0, stays: false };
+                let origin = Origin { sequence: 2 * number + 1, ..origin };
+                core.put_end(now, origin, &[ended], effects).unwrap();
+            });
         }
     }
 
@@ -409,6 +413,34 @@ mod tests {
         assert_eq!(script.sweeps.get(), 1);
         script.run(&mut ticker, 20);
         assert_eq!(script.sweeps.get(), 2);
+    }
+
+    #[test]
+    fn a_tier_that_an_hour_has_filled_too_much_of_for_its_disk_is_told_of_and_another_is_not() {
+        for (objects, told) in [(8, None), (16, Some(6))] {
+            let (script, mut ticker) = Script::new();
+            script.step_after(&mut ticker, 60_000, &[]);
+            let client = script.testbed.borrow_mut().owner();
+            // 64 MiB: five fills a day are 13 MiB an hour.
+            let tier = script.testbed.borrow_mut().tier(client, 64 << 20);
+            for number in 1..=objects {
+                script.put(client, number, 1 << 20);
+                script.run(&mut ticker, 20);
+                let pushes = std::mem::take(&mut script.testbed.borrow_mut().effects.pushes);
+                let order = |(_, push)| if let Push::TierOrder { rid, .. } = push { Some(rid.0) } else { None };
+                let rids: Vec<u64> = pushes.into_iter().filter_map(order).collect();
+                assert_eq!(rids.len(), 1);
+                let (tier, window) = (tier.clone(), 64 << 20);
+                let written = TierWritten { tier, rids, addresses: vec![number], window, ..TierWritten::default() };
+                script.testbed.borrow_mut().says(client, anchor_up::Body::TierWritten(written)).unwrap();
+            }
+            script.step_after(&mut ticker, WEAR.as_millis() as u64 - 60_000, &[]);
+            let worn = script.news.borrow().iter().find_map(|news| match news {
+                News::WearsOut { owner, fills_per_day } => Some((owner.clone(), *fills_per_day)),
+                _ => None,
+            });
+            assert_eq!(worn, told.map(|fills| ("h:1".to_owned(), fills)));
+        }
     }
 
     #[test]

@@ -28,6 +28,13 @@ pub(super) fn tell_disks(tiers: &[TierReading], out: &mut Page) {
     };
     let used = told().map(|(tier, stats)| (tier, stats.used_bytes));
     out.labelled(Kind::Gauge, "mooncake_tier_used_bytes", "tier", "bytes that its files have", used);
+    let lacking = told().map(|(tier, stats)| (tier, u64::from(stats.lacks_room)));
+    let help = "1: of late there was no room for its next file, though it has not what it may have: its file system is \
+                full";
+    out.labelled(Kind::Gauge, "mooncake_tier_lacks_room", "tier", help, lacking);
+    let unknown = told().map(|(tier, stats)| (tier, stats.unknown_folders));
+    let help = "folders beside it that no log of this pool knows: they are deleted 24 hours after they were found";
+    out.labelled(Kind::Gauge, "mooncake_tier_unknown_folders", "tier", help, unknown);
     let help = "1, with what carries operations of its disk out: io_uring, or threads where that cannot be had";
     let engines = each(|stats| vec![(engine(stats.engine), 1)]);
     out.labelled_twice(Kind::Gauge, "mooncake_tier_engine", ["tier", "engine"], help, engines);
@@ -73,12 +80,16 @@ mod tests {
             bad_records: 5,
             read_bytes: [1, 2, 3, 4, 5],
             written_bytes: [6, 7, 8],
+            lacks_room: true,
+            unknown_folders: 2,
             ..TierStats::default()
         };
         let said = TierReading { label: "a:1/07".to_owned(), live: true, stats: Some(stats), ..TierReading::default() };
         let page = page(&[said, silent]);
         for line in [
             "mooncake_tier_used_bytes{tier=\"a:1/07\"} 7",
+            "mooncake_tier_lacks_room{tier=\"a:1/07\"} 1",
+            "mooncake_tier_unknown_folders{tier=\"a:1/07\"} 2",
             "mooncake_tier_engine{tier=\"a:1/07\",engine=\"threads\"} 1",
             "mooncake_tier_io_seconds_sum{tier=\"a:1/07\",op=\"read\"} 2.5",
             "mooncake_tier_io_seconds_count{tier=\"a:1/07\",op=\"read\"} 4",

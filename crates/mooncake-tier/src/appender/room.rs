@@ -63,8 +63,12 @@ impl<M: Medium> Appender<M> {
             return Err(if is_hopeless { Loss::OverLimit } else { Loss::NoSpace });
         }
         let number = self.superblock.next_file;
+        let next = number.0.checked_add(bytes / file_bytes).map(FileNumber);
+        // Only a number that was never in use is so high that there is none behind it.
+        let next = next.filter(|next| self.superblock.geometry.address(*next, 0).is_some());
+        let next = next.ok_or(Loss::Failed(ErrorKind::InvalidData))?;
         // No number is used twice, whatever became of its file.
-        self.superblock.next_file = FileNumber(number.0 + bytes / file_bytes);
+        self.superblock.next_file = next;
         let file = self.medium.create(&number.name(), bytes).map_err(failed)?;
         let settled = match room.left.map(|_| self.medium.room()).transpose() {
             Err(error) => Err(failed(error)),

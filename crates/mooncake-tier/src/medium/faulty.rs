@@ -77,6 +77,8 @@ struct Disk {
 #[derive(Debug, Default)]
 struct Content {
     bytes: u64,
+    /// Of these, so many at the end have no room of the disk.
+    hole: u64,
     synced: BTreeMap<u64, Sector>,
     /// Written and not synced.
     unsynced: BTreeMap<u64, Sector>,
@@ -167,6 +169,14 @@ impl FaultyDisk {
         let mut disk = self.0.lock();
         let number = disk.names[name];
         disk.files.get_mut(&number).expect("a name leads to a file").loses_at_sync = Some(one_of);
+    }
+
+    /// A file is so long from now on: a hole follows what it had.
+    pub fn lengthen(&self, name: &str, bytes: u64) {
+        let mut disk = self.0.lock();
+        let number = disk.names[name];
+        let content = disk.files.get_mut(&number).expect("a name leads to a file");
+        (content.hole, content.bytes) = (content.hole + bytes - content.bytes, bytes);
     }
 
     /// Flips a bit of a file that was written; false if that place never was.
@@ -292,7 +302,11 @@ impl Disk {
     }
 
     fn used(&self) -> u64 {
-        self.names.values().filter_map(|number| self.files.get(number)).map(|content| content.bytes).sum()
+        self.names
+            .values()
+            .filter_map(|number| self.files.get(number))
+            .map(|content| content.bytes - content.hole)
+            .sum()
     }
 }
 
@@ -328,7 +342,10 @@ impl Medium for FaultyDisk {
 
     fn list(&self) -> io::Result<Vec<Listed>> {
         let disk = self.0.lock();
-        let listed = |(name, number): (&String, &u64)| Listed { name: name.clone(), bytes: disk.files[number].bytes };
+        let listed = |(name, number): (&String, &u64)| {
+            let Content { bytes, hole, .. } = disk.files[number];
+            Listed { name: name.clone(), bytes, taken: bytes - hole }
+        };
         Ok(disk.names.iter().map(listed).collect())
     }
 

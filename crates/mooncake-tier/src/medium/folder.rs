@@ -1,7 +1,7 @@
 //! A folder of a real file system.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fcntl_
 use rustix::io::Errno;
 
 use super::ring::Ring;
-use super::shared_limit::SharedLimit;
+use super::shared_limit::{COUNTED, SharedLimit};
 use super::threads::Threads;
 use super::{Completion, Files, Listed, Medium, Operation, Queue, Room};
 use crate::address::{BLOCK, FileNumber};
@@ -20,6 +20,9 @@ use crate::slots::Slots;
 
 /// How long a disk has to show that io_uring works.
 const TRIAL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Behind a name in a file: the end of its line, in whatever way.
+const SPARE_BYTES: u64 = 8;
 
 /// What carries operations out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +57,24 @@ pub struct NameFile {
 impl NameFile {
     /// Whether the file system is that one, and not what lies below its mount point, say.
     pub fn is_here(&self) -> bool {
-        std::fs::read_to_string(&self.path).is_ok_and(|name| name.trim_end() == self.name)
+        let most = self.name.len() as u64 + SPARE_BYTES;
+        read_short(&self.path, most).is_ok_and(|name| name.trim_end() == self.name)
     }
+}
+
+/// What a file says that has a few bytes. An error for any that has more than so many, and for what is none, which is
+/// not waited for.
+pub fn read_short(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let opened = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+    let file = File::from(opened);
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > bytes_max {
+        let why = format!("{} is no file of {bytes_max} bytes at most", path.display());
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
+    }
+    let mut text = String::new();
+    file.take(bytes_max).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 impl Folder {
@@ -176,11 +195,23 @@ impl Folder {
     /// Opened past the page cache, where the file system lets it.
     fn open_direct(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let path = self.path.join(name);
+        is_file_if_any(&path)?;
         let attempt = |more| open(&path, flags | more | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
         match attempt(OFlags::DIRECT) {
             Err(Errno::INVAL) => Ok(attempt(OFlags::empty())?.into()),
             opened => Ok(opened?.into()),
         }
+    }
+}
+
+/// Whoever opens a pipe that lies in place of a file waits for its other end.
+fn is_file_if_any(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if !about.is_file() && !about.is_dir() && !about.is_symlink() => {
+            Err(io::Error::new(ErrorKind::InvalidData, format!("{} is no file", path.display())))
+        }
+        // Whatever else is wrong is said as it is opened.
+        _ => Ok(()),
     }
 }
 
@@ -207,7 +238,7 @@ impl Medium for Folder {
             let entry = entry?;
             let (Ok(name), Ok(about)) = (entry.file_name().into_string(), entry.metadata()) else { continue };
             if about.is_file() {
-                found.push(Listed { name, bytes: about.len() });
+                found.push(Listed { name, bytes: about.len(), taken: about.blocks() * COUNTED });
             }
         }
         Ok(found)
@@ -239,6 +270,7 @@ impl Medium for Folder {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let path = self.path.join(name);
+        is_file_if_any(&path)?;
         let opened = open(&path, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let file: File = opened.map_err(|error| self.why_missing(error.into()))?.into();
         std::fs::remove_file(&path)?;
@@ -257,6 +289,7 @@ impl Medium for Folder {
 
     fn lock(&self, name: &str) -> io::Result<Option<Guarded<File>>> {
         let path = self.path.join(name);
+        is_file_if_any(&path)?;
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = Guarded::new(File::from(open(path, flags, Mode::RUSR | Mode::WUSR)?));
         match flock(&*file, FlockOperation::NonBlockingLockExclusive) {
@@ -335,6 +368,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_file_holds_nobody_up_and_a_hole_takes_no_room() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::with_engine(place.path().join("tier"), Engine::Threads).unwrap();
+        let pipe = folder.path().join("super");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let errors = [
+            folder.open("super", false).map(drop),
+            folder.open("super", true).map(drop),
+            folder.lock("super").map(drop),
+            folder.remove("super"),
+            read_short(&pipe, 9).map(drop),
+        ];
+        assert!(errors.into_iter().all(|error| error.unwrap_err().kind() == ErrorKind::InvalidData));
+        assert_eq!(folder.list().unwrap(), []);
+        folder.create("one", 1 << 20).unwrap();
+        File::options().write(true).open(folder.path().join("one")).unwrap().set_len(1 << 40).unwrap();
+        let listed = folder.list().unwrap();
+        assert_eq!(listed, [Listed { name: "one".to_owned(), bytes: 1 << 40, taken: 1 << 20 }]);
+        assert!(read_short(&folder.path().join("one"), 9).is_err());
+    }
+
+    #[test]
     fn what_was_written_is_read_and_a_removed_file_ends_short() {
         each_engine(written_and_read);
     }
@@ -344,7 +399,8 @@ mod tests {
         let slots = Slots::new(4);
         let file = folder.create("one", 1 << 20).unwrap();
         assert_eq!(folder.create("one", 1).unwrap_err().kind(), ErrorKind::AlreadyExists);
-        assert_eq!(folder.list().unwrap(), [Listed { name: "one".to_owned(), bytes: 1 << 20 }]);
+        let listed = Listed { name: "one".to_owned(), bytes: 1 << 20, taken: 1 << 20 };
+        assert_eq!(folder.list().unwrap(), [listed]);
         let mut queue = folder.queue(3).unwrap();
         for (tag, byte) in [(0, 7), (1, 8), (2, 9)] {
             let mut slot = slots.take().unwrap();

@@ -72,6 +72,8 @@ pub struct Listed {
     pub name: String,
     /// Its length, bytes.
     pub bytes: u64,
+    /// Those of them that the file system has set aside.
+    pub taken: u64,
 }
 
 /// Bytes of a file system.

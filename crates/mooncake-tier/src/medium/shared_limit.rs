@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::address::FileNumber;
 
 /// Bytes of a block as the kernel counts what a file has.
-const COUNTED: u64 = 512;
+pub(super) const COUNTED: u64 = 512;
 
 /// A limit of the files of all tiers below a path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -110,6 +110,8 @@ pub struct Usage {
     pub bytes: u64,
     /// Those that they may have, with the files of tiers that its owner has adopted; none of such a one.
     pub capacity: Option<u64>,
+    /// Whether there was no room for its next file of late, though it has not what it may have.
+    pub lacks_room: bool,
     /// What its disk has done.
     pub totals: IoTotals,
 }
@@ -363,10 +365,11 @@ impl<M: Medium> TierOwner<M> {
     pub fn usage(&self, tier: TierUuid) -> Option<Usage> {
         if tier == self.appender.superblock().tier {
             let capacity = Some(self.capacity);
-            return Some(Usage { bytes: self.appender.used(), capacity, totals: self.counts.totals() });
+            let (bytes, lacks_room) = (self.appender.used(), self.lacks_room());
+            return Some(Usage { bytes, capacity, lacks_room, totals: self.counts.totals() });
         }
         let adopted = self.adopted.iter().find(|adopted| adopted.uuid() == tier)?;
-        Some(Usage { bytes: adopted.bytes(), capacity: None, totals: adopted.counts.totals() })
+        Some(Usage { bytes: adopted.bytes(), capacity: None, lacks_room: false, totals: adopted.counts.totals() })
     }
 
     fn adopted_mut(&mut self, tier: TierUuid) -> Option<&mut Adopted<M>> {

@@ -116,6 +116,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
         promoter: Promoter::new(),
         adoption: Adoption::default(),
         figures: Figures::default(),
+        unknown_folders: 0,
     };
     driver.serve();
     let control = &surroundings.control;
@@ -231,6 +232,8 @@ struct Driver<'a> {
     promoter: Promoter,
     adoption: Adoption,
     figures: Figures,
+    /// Folders beside its own that no log of this pool knows, as of when they were looked for.
+    unknown_folders: u64,
 }
 
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
@@ -357,7 +360,9 @@ impl<'a> Driver<'a> {
             let is_due = self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
             if is_due || lacks_room && !lacked_room {
                 self.looked_at = Some(Instant::now());
-                if delete_unknown(&self.options, pool, &self.useless_in(pool.log_id), lacks_room) {
+                let found = delete_unknown(&self.options, pool, &self.useless_in(pool.log_id), lacks_room);
+                self.unknown_folders = found.left;
+                if found.any_deleted {
                     self.folder.tier.room_was_made();
                 }
             }
@@ -378,7 +383,8 @@ impl<'a> Driver<'a> {
         if self.mounted {
             let adopted = self.adoption.adopted.iter().filter(|adopted| adopted.is_mounted).map(|adopted| adopted.uuid);
             let TierFolder { folder, tier, uuid, .. } = &self.folder;
-            self.figures.tell(&self.surroundings.control, (tier, folder.engine()), adopted.chain([*uuid]));
+            let (owner, tiers) = ((tier, folder.engine()), adopted.chain([*uuid]));
+            self.figures.tell(&self.surroundings.control, owner, tiers, self.unknown_folders);
         }
         // A mount of a file system that hosts share may hold up whoever looks.
         if self.options.shared.is_none() && self.seen_at.is_none_or(|at| at.elapsed() >= SEEN_EVERY) {

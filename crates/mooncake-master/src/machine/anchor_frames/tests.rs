@@ -236,23 +236,12 @@ fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
 
     let mut testbed = Testbed::new();
     let client = testbed.owner();
-    let tier = || bytes::Bytes::from_static(&[9; 16]);
-    let spec = message::Tier {
-        uuid: tier(),
-        secret: vec![1; 16].into(),
-        name: "h:1".to_owned(),
-        bytes: 1 << 30,
-        file_blocks: 4_096,
-        endpoint: Some(Default::default()),
-    };
-    let mount = message::TierMount { tier: Some(spec), is_new: true, ..Default::default() };
-    let mounted = testbed.call(client, message::request::Body::TierMount(mount)).body;
-    assert!(matches!(mounted, message::reply::Body::TierMount(_)), "{mounted:?}");
+    let tier = testbed.tier(client, 1 << 30);
     let told = |testbed: &Testbed| testbed.core.tiers().map(|tier| tier.stats.copied()).collect::<Vec<_>>();
     assert_eq!(told(&testbed), [None]);
     let operations = |count| Some(message::TierOperations { count, micros: count + 1, failed: count + 2 });
     let mut said = message::TierStats {
-        tier: tier(),
+        tier,
         engine: message::tier_stats::Engine::IoUring as i32,
         used_bytes: 4,
         capacity_bytes: 9,
@@ -261,6 +250,8 @@ fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
         bad_records: u64::MAX,
         read_for_kept: 5,
         written_rest: 6,
+        lacks_room: true,
+        unknown_folders: 2,
         ..Default::default()
     };
     assert_eq!(testbed.says(client, anchor_up::Body::TierStats(said.clone())), Ok(None));
@@ -273,6 +264,8 @@ fn what_an_owner_says_of_its_disk_is_what_metrics_are_made_of() {
         bad_records: u64::MAX,
         read_bytes: [0, 0, 5, 0, 0],
         written_bytes: [0, 0, 6],
+        lacks_room: true,
+        unknown_folders: 2,
         ..TierStats::default()
     };
     assert_eq!(told(&testbed), [Some(expected)]);

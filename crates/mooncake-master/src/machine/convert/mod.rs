@@ -129,6 +129,8 @@ pub fn tier_stats(said: &message::TierStats) -> TierStats {
             said.read_for_proofs,
         ],
         written_bytes: [said.written_ordered, said.written_kept, said.written_rest],
+        lacks_room: said.lacks_room,
+        unknown_folders: said.unknown_folders,
     }
 }
 
