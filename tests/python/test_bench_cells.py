@@ -1,6 +1,8 @@
 """What the comparison measures is checked before it measures anything."""
 
 import inspect
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +30,22 @@ def test_an_unknown_cell_is_named_at_once_with_those_that_exist():
         for part in compare.PARTS:
             assert part in result.stderr.splitlines()[-1], (part, result.stderr)
         assert "repeat" not in result.stdout
+
+
+def test_a_trace_that_is_replayed_finds_more_with_a_disk_and_no_wrong_byte():
+    done = subprocess.run(
+        [sys.executable, BENCH / "tier_hits.py", "--requests", "600"],
+        env={**os.environ, "PYTHONPATH": str(BENCH.parent / "testing")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"memory (alone|and disk): ([0-9.]+) % .* 0 wrong", done.stdout)
+    assert [where for where, _ in found] == ["alone", "and disk"], done.stdout
+    assert float(found[1][1]) > 1.5 * float(found[0][1]), done.stdout
+    [written] = re.findall(r"written for each admitted: ([0-9.]+)", done.stdout)
+    assert 1 < float(written) < 1.5, done.stdout
 
 
 def test_the_cells_that_can_be_asked_for_are_those_that_a_session_has():
