@@ -69,7 +69,7 @@ def measure(requests, options, disk):
         pool = Pool(Path(folder))
         try:
             pool.begin(node_bytes=memory, node_flags=flags, env=env, installation=Installation(None))
-            wait_for("the segment", lambda: pool.segments(), 30)
+            pool.wait_segments(1)
             if disk:
                 wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1, 30)
             store = MooncakeDistributedStore()
@@ -83,6 +83,9 @@ def measure(requests, options, disk):
                 f"{wrong} wrong; {seconds:.0f} s"
             )
             if disk:
+                # Its owner tells of its disk once a second.
+                wait_for("all to be written", lambda: pool.metric("mooncake_tier_ordered_bytes") == 0)
+                time.sleep(2)
                 written = {
                     why: pool.master.metric("mooncake_tier_write_bytes_total", why=why)
                     for why in ("ordered", "kept", "rest")

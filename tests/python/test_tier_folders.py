@@ -413,16 +413,20 @@ def test_a_folder_that_is_adopted_goes_first_where_room_is_short_and_nothing_of_
     assert read[-60:] == [0] * 60
 
 
-def changed_since(pool, store, copy) -> tuple[list[str], list[str], list[str]]:
-    """Copies a tier's folder, and then changes what it has: keys that are as they were, upserted ones, removed ones."""
+def changed_since_a_copy(with_folders, to: Path):
+    """A pool whose tier's folder was copied, and that has changed since: it, a store, the folder, and keys that are as
+    they were, upserted ones and removed ones."""
+    pool, folder = with_folders()
+    pool.spoils_replicas = True
+    store = pool.store()
     keys = [f"k{number}" for number in range(80)]
     put_to_disk(pool, store, keys)
-    copy()
+    shutil.copytree(folder, to)
     assert [store.remove(key, True) for key in keys[:10]] == [0] * 10
     assert [store.upsert(key, value(key, MIB, 1)) for key in keys[10:20]] == [0] * 10
     put_all(store, [f"more{number}" for number in range(60)], MIB)
     wait_for("all to be written", lambda: pool.metric("mooncake_tier_unwritten_bytes") == 0)
-    return keys[20:], keys[10:20], keys[:10]
+    return pool, store, folder, (keys[20:], keys[10:20], keys[:10])
 
 
 def bring_nothing_back(store, same, upserted, removed) -> None:
@@ -433,11 +437,8 @@ def bring_nothing_back(store, same, upserted, removed) -> None:
 
 
 def test_a_copy_of_a_folder_elsewhere_is_not_mounted_beside_it_and_brings_nothing_back(with_folders, tmp_path):
-    pool, folder = with_folders()
-    pool.spoils_replicas = True
-    store = pool.store()
     other = tmp_path / "other"
-    changed = changed_since(pool, store, lambda: shutil.copytree(folder, other))
+    pool, store, folder, changed = changed_since_a_copy(with_folders, other)
     [uuid] = uuids(folder)
     pool.add_node(MEMORY, NODE_FLAGS, {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(other)})
     wait_for("the copy to be refused", lambda: f"tier {uuid} is mounted by session" in pool.nodes[1].output())
@@ -450,11 +451,8 @@ def test_a_copy_of_a_folder_elsewhere_is_not_mounted_beside_it_and_brings_nothin
 
 
 def test_a_folder_that_is_put_back_as_it_was_brings_nothing_back(with_folders, tmp_path):
-    pool, folder = with_folders()
-    pool.spoils_replicas = True
-    store = pool.store()
     aside = tmp_path / "aside"
-    changed = changed_since(pool, store, lambda: shutil.copytree(folder, aside))
+    pool, store, folder, changed = changed_since_a_copy(with_folders, aside)
     pool.nodes[0].terminate()
     shutil.rmtree(folder)
     shutil.copytree(aside, folder)

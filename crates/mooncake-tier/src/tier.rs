@@ -251,10 +251,9 @@ fn files_of(medium: &impl Medium, superblock: &Superblock) -> io::Result<BTreeMa
         let is_whole = listed.bytes > 0 && listed.bytes.is_multiple_of(geometry.file_bytes());
         // Its owner has set all of it aside, or has written it: a hole at the end is somebody else's. Counted, it
         // would be room that the tier's own files lack.
-        let bytes = match listed.taken < listed.bytes {
-            true => listed.bytes.min(geometry.numbers_for(listed.taken) * geometry.file_bytes()),
-            false => listed.bytes,
-        };
+        let bytes = listed.bytes.min(geometry.numbers_for(listed.taken) * geometry.file_bytes());
+        // Every place in it has an address.
+        geometry.address(FileNumber(number.0.checked_add(geometry.numbers_for(bytes))?), 0)?;
         if !is_whole || bytes < listed.bytes {
             tracing::warn!(
                 file = listed.name,
@@ -346,6 +345,14 @@ mod tests {
         let files = opened.files.iter().map(|(file, bytes)| (file.0, *bytes)).collect::<Vec<_>>();
         assert_eq!(files, [(3, 2 * file_bytes), (4, file_bytes), (5, file_bytes)]);
         assert_eq!(opened.superblock.next_file, FileNumber(6));
+        // A superblock that has come to such a number makes none of them addressable.
+        let mut opened = opened;
+        opened.superblock.next_file = FileNumber(u64::MAX >> 8);
+        opened.write_superblock(&slots).unwrap();
+        let disk = opened.medium.clone();
+        drop(opened);
+        let (opened, _) = Tier::open(disk, owner(3), &slots).unwrap();
+        assert!(opened.files.keys().all(|file| file.0 < 1 << 52), "{:?}", opened.files);
     }
 
     #[test]

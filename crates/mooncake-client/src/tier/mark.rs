@@ -26,7 +26,7 @@ pub(super) fn make(path: &Path, log_id: u64) -> std::io::Result<()> {
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).custom_flags(flags).open(path.join(UNKNOWN))?;
-    file.write_all(text(log_id, Now::get(), Duration::ZERO).as_bytes())
+    file.write_all(text(log_id, &Now::get()).as_bytes())
 }
 
 /// A log that knows the folder has it: what another one did not know begins anew.
@@ -79,14 +79,16 @@ fn first_line(log_id: u64) -> String {
     format!("{log_id:016x}")
 }
 
-fn text(log_id: u64, Now { boot, seconds }: Now, ago: Duration) -> String {
-    format!("{}\n{boot} {}\n", first_line(log_id), seconds - ago.as_secs() as i64)
+fn text(log_id: u64, Now { boot, seconds }: &Now) -> String {
+    format!("{}\n{boot} {seconds}\n", first_line(log_id))
 }
 
 /// For tests: the mark was made so long ago.
 #[cfg(test)]
 pub(super) fn make_older(path: &Path, log_id: u64, ago: Duration) {
-    fs::write(path.join(UNKNOWN), text(log_id, Now::get(), ago)).unwrap();
+    let now = Now::get();
+    let then = Now { seconds: now.seconds - ago.as_secs() as i64, ..now };
+    fs::write(path.join(UNKNOWN), text(log_id, &then)).unwrap();
 }
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_makes_no_mark_older_and_another_boot_asks_it_once_it_is_right() {
         let at = |boot: &str, seconds| Now { boot: boot.to_owned(), seconds };
-        let mark = text(7, at("b1", 5_000), Duration::ZERO);
+        let mark = text(7, &at("b1", 5_000));
         assert_eq!(age_of(&mark, 50_000 * HOUR, at("b1", 5_060)), Duration::from_secs(60), "the clock came later");
         assert_eq!(age_of(&mark, Duration::ZERO, at("b1", 5_000 + 7_200)), 2 * HOUR);
         assert_eq!(age_of(&mark, 30 * HOUR, at("b2", 60)), Duration::ZERO);

@@ -30,7 +30,7 @@ pub(super) fn tell_disks(tiers: &[TierReading], out: &mut Page) {
     out.labelled(Kind::Gauge, "mooncake_tier_used_bytes", "tier", "bytes that its files have", used);
     let lacking = told().map(|(tier, stats)| (tier, u64::from(stats.lacks_room)));
     let help = "1: of late there was no room for its next file, though it has not what it may have: its file system is \
-                full";
+                full, or all tiers below its path have what they may together";
     out.labelled(Kind::Gauge, "mooncake_tier_lacks_room", "tier", help, lacking);
     let unknown = told().map(|(tier, stats)| (tier, stats.unknown_folders));
     let help = "folders beside it that no log of this pool knows: they are deleted 24 hours after they were found";
