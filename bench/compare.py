@@ -247,7 +247,9 @@ def parse():
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a timed cell")
     parser.add_argument("--objects", type=int, default=200_000, help="objects of the memory cell")
     parser.add_argument(
-        "--full", action="store_true", help="the cells of scale with 10 M objects: much memory, and long"
+        "--full",
+        action="store_true",
+        help="the largest pools: 10 M objects in scale, 32 GiB in tier, 8 GiB in kept; long, and much memory and disk",
     )
     parser.add_argument("--python", default=sys.executable, help="interpreter of the environment with our wheel")
     parser.add_argument("--rival-python", help="interpreter of an environment with the rival's wheel")

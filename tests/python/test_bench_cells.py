@@ -9,8 +9,11 @@ from pathlib import Path
 
 import against
 import compare
+import pytest
 import scale_cells
+import tier_cells
 from cells import Session
+from rig import Implementation
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -109,6 +112,32 @@ def test_a_batch_from_a_disk_is_twice_as_fast_as_the_rival_or_as_fast_as_the_dis
     by_tcp = figures(ours={cell: 9, disk: 9}, ours_tcp={f"{cell}, TCP": 2.0, f"{disk}, TCP": 2.5})
     rows = {row["cell"]: row for row in compare.judge(by_tcp)}
     assert (rows[f"{cell}, TCP"]["share"], rows[cell]["share"]) == (0.8, 1.0), "each beside what its disk did then"
+
+
+def test_a_rival_counts_with_the_better_of_its_two_ways_to_read(monkeypatch, tmp_path):
+    rival, said = Implementation("rival", sys.executable), []
+
+    def reads(implementation, seconds, record, folder, shape):
+        uring = implementation.environment[tier_cells.URING]
+        if uring in fails:
+            raise tier_cells.RigError("not all came to the disk")
+        for rate in {"false": (1.0, 1.2, 3.0), "true": (0.9, 1.4, 1.5)}[uring]:
+            record(f"tier batch get {shape}", rate)
+        record("tier get 1 MiB, p50", {"false": 300, "true": 200}[uring])
+
+    def measured():
+        said.clear()
+        tier_cells._better_reads(rival, 1, lambda cell, figure: said.append(figure), tmp_path, "32 x 1 MiB")
+        return said
+
+    monkeypatch.setattr(tier_cells, "_reads", reads)
+    fails = set()
+    assert measured() == [0.9, 1.4, 1.5, 200]
+    fails = {"true"}
+    assert measured() == [1.0, 1.2, 3.0, 300]
+    fails = {"true", "false"}
+    with pytest.raises(tier_cells.RigError, match=r"=false: not all.*=true: not all"):
+        measured()
 
 
 def test_what_was_measured_again_counts_for_its_cells_alone():

@@ -159,6 +159,35 @@ def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(cluster, 
     assert versions(pool.store(), [f"more{number}" for number in range(70, 80)]) == [0] * 10
 
 
+def test_a_file_system_that_stands_still_holds_a_read_up_for_seconds_and_refuses_no_put(cluster, tmp_path):
+    if not has_compiler():
+        pytest.skip("no C compiler: the disk that stands still is a library")
+    root, disk = tmp_path / "mooncake-fs", FaultyDisk(build(tmp_path), tmp_path / "faults")
+    root.mkdir()
+    env = disk.env | {"MC_TIER_ENGINE": "threads"}
+    pool = cluster(nodes=2, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}"], env=env)
+    wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == 2)
+    reader, store = pool.process(env=env), pool.store()
+    keys = [f"k{number}" for number in range(120)]
+    put_all(store, keys, MIB)
+    written(pool, keys)
+    disk.is_having(stands=ALWAYS)
+    began = time.monotonic()
+    assert reader.call("get", keys[0], timeout=60) == b""
+    assert time.monotonic() - began < 10
+    new = [f"new{number}" for number in range(80)]
+    began = time.monotonic()
+    put_all(store, new, MIB)
+    assert time.monotonic() - began < 30, "no put waits long for it"
+    assert versions(store, new[-10:]) == [0] * 10
+    # Other hosts may read there still: what its writers have is not hidden for that.
+    wait_for("a writer to leave it alone", lambda: any("stands still" in node.output() for node in pool.nodes), 25)
+    assert any("dmesg" in node.output() for node in pool.nodes), "the operator is told what to do"
+    disk.is_having()
+    wait_for("it to be written again", lambda: all("answers" in node.output() for node in pool.nodes), 20)
+    wait_for("it to be read again", lambda: versions(store, keys) == [0] * len(keys), 30, 1)
+
+
 def test_the_recipe_of_engines_that_share_a_file_system(tmp_path):
     root, port = tmp_path / "fs", free_port()
     root.mkdir()

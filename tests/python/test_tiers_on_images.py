@@ -102,6 +102,7 @@ def test_a_disk_that_is_slow_loses_what_it_has_no_time_for_and_refuses_no_put(on
         assert put_in < len(keys) * 0.35
         assert pool.metric("mooncake_evicted_unwritten_objects_total") > 0, "the disk was not slow"
         assert pool.metric("mooncake_tiers_hidden") == 0
+        wait_for("the operator to be told what to do", lambda: "more memory gives it time" in pool.master.output())
     finally:
         pool.end()
         throttle.close()

@@ -74,7 +74,11 @@ impl Health {
         };
         let before = self.fitness.replace(fitness).unwrap_or(Fitness::Good);
         if owed_for >= SLOW_AFTER && before == Fitness::Good {
-            tracing::warn!(?owed_for, "the disk of the tier does not answer: nothing is written until it does");
+            tracing::warn!(
+                ?owed_for,
+                "the disk of the tier does not answer: nothing is written until it does. The kernel's log may say why \
+                 (dmesg), and `iostat -x` whether others keep it busy"
+            );
         } else if fitness == Fitness::Good && before != Fitness::Good {
             tracing::info!("the disk of the tier answers: it is written again");
         }

@@ -170,7 +170,10 @@ fn take_over(
     let found = FoundTier::find(&Folder::to_look_at(path).map_err(disk("look at the folder"))?, slots)?;
     let Superblock { log_id: of_log, cluster_id: of_cluster, .. } = &found.superblock;
     if !pool.is_cluster(&found.superblock) {
-        tracing::info!(path = %path.display(), cluster_id = of_cluster, "a tier of another cluster is left as it is");
+        tracing::info!(
+            path = %path.display(), cluster_id = of_cluster,
+            "a tier of another cluster is left as it is: only a pool whose master has that --cluster_id uses it"
+        );
         return Ok(None);
     }
     if ![0, log_id].contains(of_log) {

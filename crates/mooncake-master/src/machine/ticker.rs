@@ -29,6 +29,9 @@ const WEAR: Duration = Duration::from_secs(3_600);
 /// A drive that is filled more often than so a day may not last.
 const FILLS_PER_DAY_MAX: f64 = 5.0;
 
+/// How often at most people are told that memory had no time to wait for a disk.
+const UNWRITTEN: Duration = Duration::from_secs(60);
+
 /// What the clock needs of its master.
 pub trait TickDriver: CoreDriver {
     /// Since a time origin that the driver chooses.
@@ -63,6 +66,13 @@ pub enum News {
         /// How often, rounded.
         fills_per_day: u64,
     },
+    /// Since it was told of last, so much has left memory that no tier has, though there is one.
+    LeftUnwritten {
+        /// How many.
+        objects: u64,
+        /// All of them.
+        bytes: u64,
+    },
 }
 
 /// When what was done last.
@@ -71,14 +81,24 @@ pub struct Ticker {
     last: Duration,
     swept: Duration,
     looked_at_wear: Duration,
+    unwritten: Unwritten,
     purging: bool,
     deaf: bool,
+}
+
+/// What had left memory unwritten when people were told of it last.
+#[derive(Debug, Default)]
+struct Unwritten {
+    told_at: Option<Duration>,
+    objects: u64,
+    bytes: u64,
 }
 
 impl Ticker {
     /// Begins to tick.
     pub fn new(now: Duration) -> Ticker {
-        Ticker { last: now, swept: now, looked_at_wear: now, purging: false, deaf: false }
+        let unwritten = Unwritten::default();
+        Ticker { last: now, swept: now, looked_at_wear: now, unwritten, purging: false, deaf: false }
     }
 
     /// How long to wait for processes to end, or for work that requests wait for, before the next [`Ticker::step`].
@@ -127,12 +147,27 @@ impl Ticker {
         if now.saturating_sub(self.swept) > SWEEP {
             self.swept = now;
             driver.sweep();
+            self.unwritten.tell(driver, now);
         }
         if now.saturating_sub(self.looked_at_wear) >= WEAR {
             self.looked_at_wear = now;
             tell_wear(driver);
         }
         Ok(())
+    }
+}
+
+impl Unwritten {
+    fn tell<D: TickDriver>(&mut self, driver: &D, now: Duration) {
+        if self.told_at.is_some_and(|at| now.saturating_sub(at) < UNWRITTEN) {
+            return;
+        }
+        let counters = driver.read(|core, _| core.stats().counters);
+        let (objects, bytes) = (counters.evicted_unwritten_objects, counters.evicted_unwritten_bytes);
+        if objects > self.objects {
+            driver.tell(News::LeftUnwritten { objects: objects - self.objects, bytes: bytes - self.bytes });
+            *self = Unwritten { told_at: Some(now), objects, bytes };
+        }
     }
 }
 

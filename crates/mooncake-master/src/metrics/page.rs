@@ -223,9 +223,11 @@ impl Reading {
     fn tell_each_tier(&self, out: &mut Page) {
         type Figure = fn(&TierReading) -> u64;
         let figures: [(&str, &str, Figure); 6] = [
-            ("state", "2: it can be read; 1: its owner is away, or its disk does not answer", |tier| {
-                1 + u64::from(tier.live)
-            }),
+            (
+                "state",
+                "2: it can be read; 1: its owner is away or has just come back, or its disk does not answer",
+                |tier| 1 + u64::from(tier.live),
+            ),
             ("capacity_bytes", "bytes that its files may take", |tier| tier.capacity),
             ("live_bytes", "bytes of objects that it has", |tier| tier.bytes),
             ("objects", "objects that it has", |tier| tier.records),

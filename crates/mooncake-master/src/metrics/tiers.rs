@@ -33,7 +33,8 @@ pub(super) fn tell_disks(tiers: &[TierReading], out: &mut Page) {
                 full, or all tiers below its path have what they may together";
     out.labelled(Kind::Gauge, "mooncake_tier_lacks_room", "tier", help, lacking);
     let unknown = told().map(|(tier, stats)| (tier, stats.unknown_folders));
-    let help = "folders beside it that no log of this pool knows: they are deleted 24 hours after they were found";
+    let help = "folders beside it that no log of this pool knows: they are deleted 24 hours after they were found, or \
+                one where room is short";
     out.labelled(Kind::Gauge, "mooncake_tier_unknown_folders", "tier", help, unknown);
     let help = "1, with what carries operations of its disk out: io_uring, or threads where that cannot be had";
     let engines = each(|stats| vec![(engine(stats.engine), 1)]);

@@ -83,6 +83,15 @@ impl TickDriver for Shared {
                      --offload_on_evict"
                 );
             }
+            News::LeftUnwritten { objects, bytes } => {
+                tracing::warn!(
+                    objects,
+                    bytes,
+                    "memory was needed for new objects before these were on a tier: they are gone. Puts are faster \
+                     than the disk: more memory gives it time, and a tier on each of several disks \
+                     (MOONCAKE_OFFLOAD_FILE_STORAGE_PATHS) writes more"
+                );
+            }
             News::Left(Departure { session, name, reason, in_order: true, .. }) => {
                 tracing::info!(session = session.0, name, reason, "client left");
             }

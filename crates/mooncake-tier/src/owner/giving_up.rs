@@ -102,7 +102,8 @@ impl<M: Medium> TierOwner<M> {
         if self.in_vain > self.over.len() {
             self.in_vain = 0;
             tracing::warn!(
-                "a tier with as many objects as it may have writes nothing more for a minute: all are pinned"
+                "a tier with as many objects as it may have writes nothing more for a minute: all are pinned. Remove \
+                 some, pin fewer, or let it have more (MOONCAKE_OFFLOAD_TOTAL_KEYS_LIMIT)"
             );
             self.stuck_until = self.now + STUCK;
             return;
@@ -303,7 +304,10 @@ impl<M: Medium> TierOwner<M> {
                 }
             }
             if !self.passed_over.is_empty() {
-                tracing::warn!("a full tier writes nothing more for a minute: nearly all that it has is pinned");
+                tracing::warn!(
+                    "a full tier writes nothing more for a minute: nearly all that it has is pinned. Remove some, pin \
+                     fewer, or give it more room (MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES)"
+                );
                 self.passed_over.clear();
                 self.stuck_until = now + STUCK;
             } else if self.short.is_some() && self.used() <= self.geometry.file_bytes() {

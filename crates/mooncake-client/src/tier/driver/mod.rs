@@ -403,9 +403,11 @@ impl<'a> Driver<'a> {
     fn hide(&mut self) {
         let path = self.folder.path.display();
         match self.is_there {
-            true => {
-                tracing::error!(%path, "the disk of the tier stands still: what it has is not read until it answers")
-            }
+            true => tracing::error!(
+                %path,
+                "the disk of the tier stands still: what it has is not read until it answers. The kernel's log may \
+                 say why (dmesg). A store with another folder keeps a new tier"
+            ),
             false => tracing::error!(
                 %path,
                 "the folder of the tier is not there any more: it was removed or moved, or its file system is not \
