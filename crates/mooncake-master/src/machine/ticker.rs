@@ -479,6 +479,31 @@ mod tests {
     }
 
     #[test]
+    fn what_left_memory_before_a_tier_had_it_is_told_of_once_a_minute() {
+        let (script, mut ticker) = Script::new();
+        let client = script.testbed.borrow_mut().owner();
+        let tier = script.testbed.borrow_mut().tier(client, 64 << 20);
+        let is_not_written = TierWritten { tier, window: 0, ..TierWritten::default() };
+        script.testbed.borrow_mut().says(client, anchor_up::Body::TierWritten(is_not_written)).unwrap();
+        let told = |ticker: &mut Ticker, ms| {
+            script.step_after(ticker, ms, &[]);
+            let news = std::mem::take(&mut *script.news.borrow_mut());
+            news.into_iter().filter(|news| matches!(news, News::LeftUnwritten { .. })).collect::<Vec<_>>()
+        };
+        (1..=60).for_each(|number| script.put(client, number, 1 << 20));
+        assert_eq!(told(&mut ticker, 6_000), [], "all of it is there");
+        (61..=80).for_each(|number| script.put(client, number, 1 << 20));
+        let objects = script.read(|core, _| core.stats().counters.evicted_unwritten_objects);
+        assert!(objects >= 16, "{objects}");
+        assert_eq!(told(&mut ticker, 6_000), [News::LeftUnwritten { objects, bytes: objects << 20 }]);
+        (81..=83).for_each(|number| script.put(client, number, 1 << 20));
+        assert_eq!(told(&mut ticker, 6_000), [], "it was just said");
+        let since = [News::LeftUnwritten { objects: 3, bytes: 3 << 20 }];
+        assert_eq!(told(&mut ticker, 60_000), since);
+        assert_eq!(told(&mut ticker, 60_000), []);
+    }
+
+    #[test]
     fn its_mutants_are_noticed() {
         assert!(is_noticed_by(
             Mutant::StalledMastersCountSilence,

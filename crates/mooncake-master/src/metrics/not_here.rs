@@ -35,6 +35,12 @@ const COUNTERS: &[(&str, &str)] = &[
     ("master_nof_heartbeat_failure_total", "NVMe-oF targets that answered with an error"),
     ("master_nof_heartbeat_timeout_total", "NVMe-oF targets that did not answer"),
     ("master_nof_segments_unmounted_by_heartbeat_total", "NVMe-oF segments taken out as their target was silent"),
+    ("master_promotion_candidate_recorded_total", "objects on disks that were set down to be copied later"),
+    ("master_promotion_candidate_admitted_total", "of these, those that were copied to memory"),
+    ("master_promotion_candidate_admission_rejected_total", "of these, those that were not let in"),
+    ("master_promotion_candidate_expired_evaluated_total", "of these, those that were looked at in vain"),
+    ("master_promotion_candidate_expired_unevaluated_total", "of these, those that were never looked at"),
+    ("master_promotion_candidate_dropped_limit_total", "objects on disks that were too many to be set down"),
 ];
 
 /// Gauges.
