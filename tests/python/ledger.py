@@ -53,8 +53,9 @@ class Ledger:
         """The version that is written next."""
         row = self._words[self._row[key]]
         row[_SINCE] = time.monotonic_ns()
-        row[_BEGUN] += np.uint64(1)
-        row[_BUSY] = 1
+        # In this order: whoever finds that it was begun finds that it is busy, or has ended.
+        row[_BUSY] = row[_BEGUN] + np.uint64(1)
+        row[_BEGUN] = row[_BUSY]
         return int(row[_BEGUN])
 
     def is_stored(self, key: str, replaces: bool) -> None:
@@ -69,7 +70,7 @@ class Ledger:
         row = self._words[self._row[key]]
         free = int(np.flatnonzero(row[_FIRST : _FIRST + EXCUSED] == 0)[0])
         row[_FIRST + EXCUSED + free] = time.monotonic_ns()
-        row[_FIRST + free] = row[_BEGUN]
+        row[_FIRST + free] = row[_BUSY]
         row[_BUSY] = 0
 
     def is_removed(self, key: str, since: int) -> None:
@@ -89,9 +90,10 @@ class Ledger:
 
     def before_sweep(self) -> np.ndarray:
         """What a removal of all keys that begins now ends: the versions below these."""
+        # In this order: what begins in between is not taken for what has ended.
+        above = self._words[:, _BEGUN].copy() + np.uint64(1)
         busy = self._words[:, _BUSY].copy()
-        begun = self._words[:, _BEGUN].copy()
-        return np.where(busy == 1, begun, begun + np.uint64(1))
+        return np.where(busy == 0, above, np.minimum(busy, above))
 
     def is_swept(self, floors: np.ndarray) -> None:
         """It was acknowledged."""

@@ -57,3 +57,38 @@ def test_a_removal_of_everything_ends_what_had_ended_when_it_began(ledger):
     ledger.is_swept(floors)
     assert "resurrected" in reads(ledger, stored)
     assert ledger.wrong("other", under_way, ledger.before_read("other")) is None
+
+
+class Interrupted:
+    """The numbers of a ledger: behind the first look at all keys something else happens."""
+
+    def __init__(self, words, happens):
+        self.words, self.happens = words, happens
+
+    def __getitem__(self, at):
+        found = self.words[at]
+        if isinstance(at, tuple) and at[0] == slice(None) and self.happens:
+            found, happens, self.happens = found.copy(), self.happens, None
+            happens()
+        return found
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_write_that_begins_while_a_removal_of_everything_is_noted_is_not_ended_by_it(ledger, is_over):
+    stored, written = ledger.begins(KEY), []
+    ledger.is_stored(KEY, replaces=False)
+    words = ledger._words
+
+    def writes():
+        ledger._words = words
+        written.append(ledger.begins(KEY))
+        if is_over:
+            ledger.is_stored(KEY, replaces=False)
+
+    ledger._words = Interrupted(words, writes)
+    floors = ledger.before_sweep()
+    ledger._words = words
+    ledger.is_swept(floors)
+    assert written == [stored + 1]
+    assert "resurrected" in reads(ledger, stored)
+    assert reads(ledger, stored + 1) is None, "it may have come behind the removal"
