@@ -221,6 +221,7 @@ def _better_reads(implementation, seconds, record, folder, shape):
             _reads(told, seconds, lambda *figure, figures=figures: figures.append(figure), own, shape)
         except RigError as error:
             failures.append(f"{URING}={uring}: {error}")
+            print(f"    {implementation.name}, {shape}: {failures[-1]}", flush=True)
         else:
             rate = statistics.median(figure for cell, figure in figures if cell.startswith("tier batch get"))
             print(f"    {implementation.name}, {URING}={uring}: {shape} {rate:.2f} GB/s", flush=True)
