@@ -127,7 +127,10 @@ def test_a_master_that_is_given_both_keeps_what_fits_in_memory_there_alone(clust
     assert "root_fs_dir" in pool.master.output(), "the operator is told"
 
 
-def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(cluster, tmp_path):
+@pytest.fixture
+def on_a_faulty_disk(cluster, tmp_path):
+    """Two nodes that share a file system, which has 120 MiB of theirs, and a reader: the pool, what its disk has, the
+    reader, and the keys."""
     if not has_compiler():
         pytest.skip("no C compiler: the disk that fails is a library")
     # By its name the disk knows what is a tier's.
@@ -135,12 +138,16 @@ def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(cluster, 
     root.mkdir()
     env = disk.env | {"MC_TIER_ENGINE": "threads"}
     pool = cluster(nodes=2, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}"], env=env)
-    pool.spoils_replicas = True
     wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == 2)
-    reader = pool.process(env=env)
     keys = [f"k{number}" for number in range(120)]
     put_all(pool.store(), keys, MIB)
     written(pool, keys)
+    return pool, disk, pool.process(env=env), keys
+
+
+def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(on_a_faulty_disk):
+    pool, disk, reader, keys = on_a_faulty_disk
+    pool.spoils_replicas = True
 
     def read() -> list[int | None]:
         got = reader.call("get_batch", keys, timeout=60)
@@ -159,18 +166,9 @@ def test_a_file_system_that_fails_gives_no_wrong_byte_and_no_put_fails(cluster, 
     assert versions(pool.store(), [f"more{number}" for number in range(70, 80)]) == [0] * 10
 
 
-def test_a_file_system_that_stands_still_holds_a_read_up_for_seconds_and_refuses_no_put(cluster, tmp_path):
-    if not has_compiler():
-        pytest.skip("no C compiler: the disk that stands still is a library")
-    root, disk = tmp_path / "mooncake-fs", FaultyDisk(build(tmp_path), tmp_path / "faults")
-    root.mkdir()
-    env = disk.env | {"MC_TIER_ENGINE": "threads"}
-    pool = cluster(nodes=2, node_bytes=MEMORY, master_flags=[f"--root_fs_dir={root}"], env=env)
-    wait_for("tiers to be mounted", lambda: pool.metric("mooncake_tiers_live") == 2)
-    reader, store = pool.process(env=env), pool.store()
-    keys = [f"k{number}" for number in range(120)]
-    put_all(store, keys, MIB)
-    written(pool, keys)
+def test_a_file_system_that_stands_still_holds_a_read_up_for_seconds_and_refuses_no_put(on_a_faulty_disk):
+    pool, disk, reader, keys = on_a_faulty_disk
+    store = pool.store()
     disk.is_having(stands=ALWAYS)
     began = time.monotonic()
     assert reader.call("get", keys[0], timeout=60) == b""

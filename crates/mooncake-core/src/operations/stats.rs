@@ -77,6 +77,11 @@ pub struct Stats {
 }
 
 impl Core {
+    /// What has been counted since the start; nothing is walked for it.
+    pub fn counters(&self) -> &Counters {
+        &self.counts
+    }
+
     /// All figures as of now.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats { counters: self.counts.clone(), ..Stats::default() };

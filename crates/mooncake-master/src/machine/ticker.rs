@@ -162,8 +162,10 @@ impl Unwritten {
         if self.told_at.is_some_and(|at| now.saturating_sub(at) < UNWRITTEN) {
             return;
         }
-        let counters = driver.read(|core, _| core.stats().counters);
-        let (objects, bytes) = (counters.evicted_unwritten_objects, counters.evicted_unwritten_bytes);
+        let (objects, bytes) = driver.read(|core, _| {
+            let counters = core.counters();
+            (counters.evicted_unwritten_objects, counters.evicted_unwritten_bytes)
+        });
         if objects > self.objects {
             driver.tell(News::LeftUnwritten { objects: objects - self.objects, bytes: bytes - self.bytes });
             *self = Unwritten { told_at: Some(now), objects, bytes };
@@ -493,7 +495,7 @@ mod tests {
         (1..=60).for_each(|number| script.put(client, number, 1 << 20));
         assert_eq!(told(&mut ticker, 6_000), [], "all of it is there");
         (61..=80).for_each(|number| script.put(client, number, 1 << 20));
-        let objects = script.read(|core, _| core.stats().counters.evicted_unwritten_objects);
+        let objects = script.read(|core, _| core.counters().evicted_unwritten_objects);
         assert!(objects >= 16, "{objects}");
         assert_eq!(told(&mut ticker, 6_000), [News::LeftUnwritten { objects, bytes: objects << 20 }]);
         (81..=83).for_each(|number| script.put(client, number, 1 << 20));
