@@ -21,6 +21,9 @@ from pool import Installation, Pool, wait_for
 EXCERPT = Path(__file__).parent.parent / "demo" / "trace" / "conversation_excerpt.jsonl"
 # What a record has beside its value: its header, in blocks of 4 KiB.
 HEADER = 4 << 10
+# How long an existence query protects what it found: a replay takes seconds for an hour of requests, and with the
+# default of 2 s would keep a part of the tier for that alone.
+PROTECTED_MS = 100
 STEP = 16 << 20
 # Keys of one call.
 BATCH = 128
@@ -68,7 +71,13 @@ def measure(requests, options, disk):
             }
         pool = Pool(Path(folder))
         try:
-            pool.begin(node_bytes=memory, node_flags=flags, env=env, installation=Installation(None))
+            pool.begin(
+                node_bytes=memory,
+                master_flags=[f"--default_kv_lease_ttl={PROTECTED_MS}"],
+                node_flags=flags,
+                env=env,
+                installation=Installation(None),
+            )
             pool.wait_segments(1)
             if disk:
                 wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1, 30)

@@ -764,6 +764,35 @@ fn a_full_tier_keeps_what_is_pinned_and_half_a_file_of_what_was_read() {
 }
 
 #[test]
+fn what_is_read_soon_after_it_was_written_and_then_no_more_is_not_kept() {
+    let (mut pool, session, _) = pool(Config::default());
+    // Each in a file of its own, of eight blocks.
+    let rids: Vec<Rid> = (0..8)
+        .map(|file| {
+            pool.put(session, &format!("k{file}"), 4 * KIB);
+            pool.pass(20);
+            let order = pool.orders(session).remove(0);
+            pool.written(session, 1, &[(order.rid, Some(8 * file))]);
+            order.rid
+        })
+        .collect();
+    for key in ["k4", "k5", "k6", "k7"] {
+        assert!(pool.get(key).is_some());
+    }
+    let mut judge = |file: usize| {
+        let (now, origin) = (pool.now, pool.origin(session));
+        let (key, tier) = (format!("k{file}"), tier_uuid(1));
+        let records = [(key.as_bytes(), rids[file])];
+        let verdicts = pool.core.reclaim(now, origin, (tier, tier), file as u64, &records, &mut pool.fx).unwrap();
+        pool.collect();
+        verdicts[0]
+    };
+    assert_eq!([3, 6, 7].map(&mut judge), [Verdict::Dropped; 3], "not read, or while among the last third");
+    assert!([4, 5].map(judge).iter().all(|verdict| matches!(verdict, Verdict::Keep(_))));
+    pool.check();
+}
+
+#[test]
 fn a_tier_is_gone_when_it_was_hidden_for_its_retention_or_is_forgotten() {
     let (mut pool, session, _) = pool(Config { tier_retention_ms: 60_000, ..Config::default() });
     pool.put(session, "k", KIB);

@@ -619,7 +619,7 @@ impl Core {
         self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {
-            self.objects.protect(now, slot, self.config.lookup_protect_ms);
+            self.objects.protect(now, slot, self.config.lookup_protect_ms, &self.tiers);
         }
         self.news.room = true;
         slot

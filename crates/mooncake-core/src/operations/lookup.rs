@@ -153,7 +153,7 @@ impl Core {
                 Err(absent) => return found(Err(absent)),
             };
             core.counts.exists_hits += 1;
-            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            core.objects.protect(now, slot, core.config.lookup_protect_ms, &core.tiers);
             // One look: this is what engines ask most.
             let object = core.objects.object(slot);
             let (size, is_in_memory) = (object.size, !object.places.memory().is_empty());
@@ -176,7 +176,7 @@ impl Core {
             core.counts.exists_keys += 1;
             let Ok(slot) = core.seen(slot, sight) else { return found(None) };
             core.counts.exists_hits += 1;
-            core.objects.protect(now, slot, core.config.lookup_protect_ms);
+            core.objects.protect(now, slot, core.config.lookup_protect_ms, &core.tiers);
             found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None, sight)));
         });
     }
@@ -206,7 +206,7 @@ impl Core {
                 }
             };
             core.count_hit(slot);
-            core.objects.touch(now, slot);
+            core.objects.touch(now, slot, &core.tiers);
             core.is_read(now, slot, hash);
             found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host, sight)));
         });
@@ -257,7 +257,7 @@ impl Core {
                 }
             };
             core.count_hit(slot);
-            core.objects.touch(now, slot);
+            core.objects.touch(now, slot, &core.tiers);
             core.is_read(now, slot, hash);
             // Memory alone is pinned: what only a tier has is found without a replica.
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();

@@ -257,7 +257,8 @@ pub(crate) enum Mark {
     Replacing = 1,
     /// An owner has the order to write it to its tier.
     Ordered = 2,
-    /// It was read since it was put, or was written to its tier.
+    /// It was read since it was put, or since it is worth to be kept on its tier for that: see
+    /// [`Tiers::counts_reads_of`](crate::state::tier::Tiers::counts_reads_of).
     Read = 4,
     /// Its tier's owner has it, or will have it, copied to memory.
     Promoting = 8,

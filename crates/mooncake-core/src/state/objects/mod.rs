@@ -20,6 +20,7 @@ use crate::state::group::Groups;
 use crate::state::index::{self, Index};
 use crate::state::object::{Hold, ListedIn, Mark, Object, Places};
 use crate::state::segment::Segments;
+use crate::state::tier::Tiers;
 use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
@@ -417,19 +418,21 @@ impl Objects {
 
     /// A get found it, and with it its group.
     #[inline]
-    pub fn touch(&mut self, now: Time, ObjectSlot(slot): ObjectSlot) {
-        self.touch_one(now, slot);
+    pub fn touch(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, tiers: &Tiers) {
+        self.touch_one(now, slot, tiers);
         if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
         {
-            self.renew(now, Renewal { group, member: slot, protect_ms: None });
+            self.renew(now, Renewal { group, member: slot, protect_ms: None }, tiers);
         }
     }
 
     #[inline]
-    fn touch_one(&mut self, now: Time, slot: u32) {
+    fn touch_one(&mut self, now: Time, slot: u32, tiers: &Tiers) {
         let object = &mut self.slab[slot];
-        object.marks.set(Mark::Read, true);
+        if !object.marks.has(Mark::Read) && tiers.counts_reads_of(&object.places) {
+            object.marks.set(Mark::Read, true);
+        }
         match object.listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
             ListedIn::Soft => self.soft.move_to_back(&mut self.slab, slot),
@@ -442,11 +445,11 @@ impl Objects {
     /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by:
     /// the promise is half of it.
     #[inline]
-    pub fn protect(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
+    pub fn protect(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64, tiers: &Tiers) {
         let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
-            self.renew(now, Renewal { group, member: slot, protect_ms: Some(protect_ms) });
+            self.renew(now, Renewal { group, member: slot, protect_ms: Some(protect_ms) }, tiers);
         }
     }
 

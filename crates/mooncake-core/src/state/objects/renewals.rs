@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::Objects;
 use crate::ids::Time;
 use crate::state::group::GroupNo;
+use crate::state::tier::Tiers;
 
 /// So many members are renewed with what one operation finds; the other groups that it finds one of wait for their
 /// turn.
@@ -43,29 +44,30 @@ impl Objects {
     }
 
     /// Renews the others of a group at once if there is time for it.
-    pub(super) fn renew(&mut self, now: Time, renewal: Renewal) {
+    pub(super) fn renew(&mut self, now: Time, renewal: Renewal, tiers: &Tiers) {
         match self.renewals.left {
             0 => self.renewals.waiting.push_back(renewal),
-            left => self.renewals.left = left.saturating_sub(self.renew_others(now, renewal)),
+            left => self.renewals.left = left.saturating_sub(self.renew_others(now, renewal, tiers)),
         }
     }
 
     /// Goes on with one that waits: how many members it had. `None` when none does.
-    pub fn renew_next(&mut self, now: Time) -> Option<usize> {
+    pub fn renew_next(&mut self, now: Time, tiers: &Tiers) -> Option<usize> {
         let renewal = self.renewals.waiting.pop_front()?;
         // It may have left its group, which may be no more.
         match self.groups.of(renewal.member) == Some(renewal.group) {
-            true => Some(self.renew_others(now, renewal)),
+            true => Some(self.renew_others(now, renewal, tiers)),
             false => Some(0),
         }
     }
 
-    fn renew_others(&mut self, now: Time, Renewal { group, member, protect_ms }: Renewal) -> usize {
+    fn renew_others(&mut self, now: Time, renewal: Renewal, tiers: &Tiers) -> usize {
+        let Renewal { group, member, protect_ms } = renewal;
         let others = self.groups.renewed_with(group, member);
         for other in &others {
             match protect_ms {
                 Some(protect_ms) => self.protect_one(now, *other, protect_ms),
-                None => self.touch_one(now, *other),
+                None => self.touch_one(now, *other, tiers),
             }
         }
         others.len()
