@@ -763,32 +763,61 @@ fn a_full_tier_keeps_what_is_pinned_and_half_a_file_of_what_was_read() {
     pool.check();
 }
 
+/// Puts an object into a file of its own, of eight blocks: the rid of its record.
+fn put_in_file(pool: &mut Pool, session: SessionId, file: u64) -> Rid {
+    pool.put(session, &format!("k{file}"), 4 * KIB);
+    pool.pass(20);
+    let order = pool.orders(session).remove(0);
+    pool.written(session, 1, &[(order.rid, Some(8 * file))]);
+    order.rid
+}
+
+/// Whether what [`put_in_file`] put is kept when the owner of a tier gives its file up, and writes that to tier `into`.
+fn is_kept(pool: &mut Pool, session: SessionId, into: u8, file: u64, rid: Rid) -> bool {
+    let (key, origin) = (format!("k{file}"), pool.origin(session));
+    let tiers = (tier_uuid(1), tier_uuid(into));
+    let verdicts = pool.core.reclaim(pool.now, origin, tiers, file, &[(key.as_bytes(), rid)], &mut pool.fx).unwrap();
+    pool.collect();
+    assert!(matches!(verdicts[..], [Verdict::Keep(_) | Verdict::Dropped]), "{verdicts:?}");
+    matches!(verdicts[..], [Verdict::Keep(_)])
+}
+
 #[test]
 fn what_is_read_soon_after_it_was_written_and_then_no_more_is_not_kept() {
     let (mut pool, session, _) = pool(Config::default());
-    // Each in a file of its own, of eight blocks.
-    let rids: Vec<Rid> = (0..8)
-        .map(|file| {
-            pool.put(session, &format!("k{file}"), 4 * KIB);
-            pool.pass(20);
-            let order = pool.orders(session).remove(0);
-            pool.written(session, 1, &[(order.rid, Some(8 * file))]);
-            order.rid
-        })
-        .collect();
-    for key in ["k4", "k5", "k6", "k7"] {
+    let mut rids: Vec<Rid> = (0..9).map(|file| put_in_file(&mut pool, session, file)).collect();
+    // The last third is young: from the sixth on.
+    for key in ["k4", "k5", "k6", "k7", "k8"] {
         assert!(pool.get(key).is_some());
     }
-    let mut judge = |file: usize| {
-        let (now, origin) = (pool.now, pool.origin(session));
-        let (key, tier) = (format!("k{file}"), tier_uuid(1));
-        let records = [(key.as_bytes(), rids[file])];
-        let verdicts = pool.core.reclaim(now, origin, (tier, tier), file as u64, &records, &mut pool.fx).unwrap();
-        pool.collect();
-        verdicts[0]
-    };
-    assert_eq!([3, 6, 7].map(&mut judge), [Verdict::Dropped; 3], "not read, or while among the last third");
-    assert!([4, 5].map(judge).iter().all(|verdict| matches!(verdict, Verdict::Keep(_))));
+    rids.extend((9..12).map(|file| put_in_file(&mut pool, session, file)));
+    assert!(pool.get("k7").is_some());
+    let mut is_kept = |file: usize| is_kept(&mut pool, session, 1, file as u64, rids[file]);
+    assert!(is_kept(8), "it is young still");
+    assert!(is_kept(7), "it was read again");
+    assert!(is_kept(5) && is_kept(4), "they were old when they were read");
+    assert!(!is_kept(6) && !is_kept(3), "read while it was young, and never read");
+    pool.check();
+}
+
+#[test]
+fn of_a_tier_that_is_adopted_what_was_read_while_it_was_young_is_kept() {
+    let mut pool = Pool::with(Config::default());
+    let session = pool.session(1);
+    pool.mount(session, 1, 64 * KIB);
+    pool.mount_tier(session, 1, true, whole([])).unwrap();
+    let rids: Vec<Rid> = (0..3).map(|file| put_in_file(&mut pool, session, file)).collect();
+    assert!(pool.get("k2").is_some());
+    pool.core.process_gone(pool.now, session, &mut pool.fx);
+    pool.pass(20);
+    let other = pool.session(2);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    let mount = TierMount { is_adopted: true, head: 3, ..mount(1, false, whole([0, 1, 2])) };
+    pool.core.mount_tier(pool.now, other, mount, &mut pool.fx).unwrap();
+    pool.collect();
+    assert!(is_kept(&mut pool, other, 2, 2, rids[2]));
+    assert!(!is_kept(&mut pool, other, 2, 1, rids[1]), "nobody has read it");
     pool.check();
 }
 

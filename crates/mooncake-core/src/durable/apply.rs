@@ -442,7 +442,9 @@ impl Core {
         }
         self.tiers.add_place(&place, size);
         self.objects.set_places(now, slot, places, &self.segments);
-        self.objects.set_mark(slot, Mark::Read, false);
+        for mark in [Mark::Read, Mark::ReadLate] {
+            self.objects.set_mark(slot, mark, false);
+        }
         // What is on a tier can leave memory without loss.
         self.news.room = true;
         Ok(())
@@ -619,7 +621,7 @@ impl Core {
         self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {
-            self.objects.protect(now, slot, self.config.lookup_protect_ms, &self.tiers);
+            self.objects.protect(now, slot, self.config.lookup_protect_ms);
         }
         self.news.room = true;
         slot

@@ -153,7 +153,7 @@ impl Core {
                 Err(absent) => return found(Err(absent)),
             };
             core.counts.exists_hits += 1;
-            core.objects.protect(now, slot, core.config.lookup_protect_ms, &core.tiers);
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
             // One look: this is what engines ask most.
             let object = core.objects.object(slot);
             let (size, is_in_memory) = (object.size, !object.places.memory().is_empty());
@@ -176,7 +176,7 @@ impl Core {
             core.counts.exists_keys += 1;
             let Ok(slot) = core.seen(slot, sight) else { return found(None) };
             core.counts.exists_hits += 1;
-            core.objects.protect(now, slot, core.config.lookup_protect_ms, &core.tiers);
+            core.objects.protect(now, slot, core.config.lookup_protect_ms);
             found(Some(FoundRef::new(core.objects.object(slot), &core.segments, None, sight)));
         });
     }

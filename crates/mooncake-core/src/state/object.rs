@@ -257,13 +257,14 @@ pub(crate) enum Mark {
     Replacing = 1,
     /// An owner has the order to write it to its tier.
     Ordered = 2,
-    /// It was read since it was put, or since it is worth to be kept on its tier for that: see
-    /// [`Tiers::counts_reads_of`](crate::state::tier::Tiers::counts_reads_of).
+    /// It was read since it was put, or was written to its tier.
     Read = 4,
     /// Its tier's owner has it, or will have it, copied to memory.
     Promoting = 8,
     /// It was counted as one that its tier is spared, or does not take.
     Unwritten = 16,
+    /// It was read when its file was none of the youngest of its tier any more.
+    ReadLate = 32,
 }
 
 impl Marks {
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn marks_are_set_one_by_one() {
-        let all = [Mark::Replacing, Mark::Ordered, Mark::Read, Mark::Promoting, Mark::Unwritten];
+        let all = [Mark::Replacing, Mark::Ordered, Mark::Read, Mark::Promoting, Mark::Unwritten, Mark::ReadLate];
         for mark in all {
             let mut marks = Marks::default();
             assert!(!marks.set(mark, true) && marks.set(mark, true));

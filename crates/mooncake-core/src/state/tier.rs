@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use crate::ensure::ensure;
 use crate::ids::{SegmentNo, Time};
 use crate::request::TierSpec;
-use crate::state::object::{Places, TierPlace};
+use crate::state::object::TierPlace;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier_stats::TierStats;
 use crate::state::tier_writes::{Budget, TierWrites};
@@ -33,9 +33,11 @@ pub(crate) const ORDERS_MAX: usize = 4_096;
 /// New objects that wait to be written; of more of them the oldest are left to the search for cold ones.
 const FRESH_MAX: usize = 1 << 20;
 
-/// Of the files of a tier this part is young: those that were begun last. Much of what is put is read within minutes
-/// and then no more, which is no reason to keep it hours later. Replayed, traces of requests find as much so, and write
-/// a fifth to a half less of what is kept: `docs/benchmarks.md`.
+/// Of the files of a tier this part is young: those that were begun last. Much of what is put is read soon, and then no
+/// more: that is no reason to write it once more when its file is given up, unless that is young still. Replays of traces
+/// find nearly as much so (at most 0.3 points less), and write a quarter to a half less of what is kept:
+/// `docs/benchmarks.md`. Files of which no object has anything, and numbers that large objects take besides their
+/// file's, make the part smaller; with less than three files none is young.
 const YOUNG_PART: u64 = 3;
 
 /// What the log knows of one file.
@@ -206,8 +208,8 @@ impl Tier {
     }
 
     /// Whether it is one of those that were begun last.
-    fn is_young(&self, file: u64) -> bool {
-        (self.head - file) * YOUNG_PART <= self.files.len() as u64 && !self.is_adopted
+    pub fn is_young(&self, file: u64) -> bool {
+        self.head.saturating_sub(file) <= self.files.len() as u64 / YOUNG_PART
     }
 
     pub fn is_live(&self) -> bool {
@@ -335,11 +337,10 @@ impl Tiers {
         self.table.get_mut(&number)
     }
 
-    /// Whether a read of an object that lies there is a reason to keep it on its tier when its file is given up.
+    /// Whether a record's file is one of the youngest of its tier.
     #[inline]
-    pub fn counts_reads_of(&self, places: &Places) -> bool {
-        let Some(place) = places.tier() else { return true };
-        self.table.get(&place.tier).is_none_or(|tier| !tier.is_young(tier.file_of(place.address())))
+    pub fn is_young(&self, place: &TierPlace) -> bool {
+        self.table.get(&place.tier).is_some_and(|tier| tier.is_young(tier.file_of(place.address())))
     }
 
     pub fn by_uuid(&self, uuid: TierUuid) -> Option<SegmentNo> {

@@ -423,15 +423,19 @@ impl Objects {
         if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
         {
-            self.renew(now, Renewal { group, member: slot, protect_ms: None }, tiers);
+            let renewal = Renewal { group, member: slot, protect_ms: None };
+            self.renew(renewal, |objects, other| objects.touch_one(now, other, tiers));
         }
     }
 
     #[inline]
     fn touch_one(&mut self, now: Time, slot: u32, tiers: &Tiers) {
         let object = &mut self.slab[slot];
-        if !object.marks.has(Mark::Read) && tiers.counts_reads_of(&object.places) {
-            object.marks.set(Mark::Read, true);
+        object.marks.set(Mark::Read, true);
+        if let Some(place) = object.places.tier()
+            && !object.marks.has(Mark::ReadLate)
+        {
+            object.marks.set(Mark::ReadLate, !tiers.is_young(&place));
         }
         match object.listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
@@ -445,11 +449,12 @@ impl Objects {
     /// An existence query found it, and with it its group. Renewed only when an eighth of the protection has gone by:
     /// the promise is half of it.
     #[inline]
-    pub fn protect(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64, tiers: &Tiers) {
+    pub fn protect(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, protect_ms: u64) {
         let Some(group) = self.groups.of(slot) else { return self.protect_one(now, slot, protect_ms) };
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
-            self.renew(now, Renewal { group, member: slot, protect_ms: Some(protect_ms) }, tiers);
+            let renewal = Renewal { group, member: slot, protect_ms: Some(protect_ms) };
+            self.renew(renewal, |objects, other| objects.protect_one(now, other, protect_ms));
         }
     }
 

@@ -43,11 +43,11 @@ impl Objects {
         self.renewals.left = AT_ONCE;
     }
 
-    /// Renews the others of a group at once if there is time for it.
-    pub(super) fn renew(&mut self, now: Time, renewal: Renewal, tiers: &Tiers) {
+    /// Renews the others of a group at once, by `one`, if there is time for it.
+    pub(super) fn renew(&mut self, renewal: Renewal, one: impl FnMut(&mut Objects, u32)) {
         match self.renewals.left {
             0 => self.renewals.waiting.push_back(renewal),
-            left => self.renewals.left = left.saturating_sub(self.renew_others(now, renewal, tiers)),
+            left => self.renewals.left = left.saturating_sub(self.renew_others(renewal, one)),
         }
     }
 
@@ -55,21 +55,18 @@ impl Objects {
     pub fn renew_next(&mut self, now: Time, tiers: &Tiers) -> Option<usize> {
         let renewal = self.renewals.waiting.pop_front()?;
         // It may have left its group, which may be no more.
-        match self.groups.of(renewal.member) == Some(renewal.group) {
-            true => Some(self.renew_others(now, renewal, tiers)),
-            false => Some(0),
+        if self.groups.of(renewal.member) != Some(renewal.group) {
+            return Some(0);
         }
+        Some(self.renew_others(renewal, |objects, other| match renewal.protect_ms {
+            Some(protect_ms) => objects.protect_one(now, other, protect_ms),
+            None => objects.touch_one(now, other, tiers),
+        }))
     }
 
-    fn renew_others(&mut self, now: Time, renewal: Renewal, tiers: &Tiers) -> usize {
-        let Renewal { group, member, protect_ms } = renewal;
-        let others = self.groups.renewed_with(group, member);
-        for other in &others {
-            match protect_ms {
-                Some(protect_ms) => self.protect_one(now, *other, protect_ms),
-                None => self.touch_one(now, *other, tiers),
-            }
-        }
+    fn renew_others(&mut self, renewal: Renewal, mut one: impl FnMut(&mut Objects, u32)) -> usize {
+        let others = self.groups.renewed_with(renewal.group, renewal.member);
+        others.iter().for_each(|other| one(self, *other));
         others.len()
     }
 }
