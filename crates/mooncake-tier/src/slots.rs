@@ -10,6 +10,9 @@ use parking_lot::Mutex;
 /// Bytes of a slot: a megabyte of a value, and what an unaligned piece has around it.
 pub const SLOT_BYTES: usize = (1 << 20) + (64 << 10);
 
+/// Slots that are made at once, side by side: they fill 17 huge pages. The memory of each is taken when it is first used.
+const MADE_AT_ONCE: usize = 32;
+
 /// The slots of one process; made when they are first needed.
 #[derive(Debug, Clone)]
 pub struct Slots(Arc<Home>);
@@ -38,9 +41,12 @@ impl Slots {
         let pages = match state.idle.pop() {
             Some(pages) => pages,
             None if state.made < self.0.count => {
-                let pages = PrivatePages::new(SLOT_BYTES).ok()?;
-                state.made += 1;
-                pages
+                let count = MADE_AT_ONCE.min(self.0.count - state.made);
+                state.idle = PrivatePages::parts(count, SLOT_BYTES).ok()?;
+                state.made += count;
+                // So that few that are in use at a time are the first ones.
+                state.idle.reverse();
+                state.idle.pop()?
             }
             None => return None,
         };
