@@ -41,7 +41,7 @@ const LARGE_FOR: Duration = Duration::from_secs(60);
 const SHORT_FOR: Duration = Duration::from_secs(60);
 
 /// Buffers of the writer, and for what it reads itself.
-const WRITER_SLOTS: usize = 4;
+const WRITER_SLOTS: usize = 8;
 const READER_SLOTS: usize = 4;
 
 /// Bytes of an object in memory, from which its placement may go at any time.
