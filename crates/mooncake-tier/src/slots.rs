@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// Bytes of a slot: a megabyte of a value, and what an unaligned piece has around it.
 pub const SLOT_BYTES: usize = (1 << 20) + (64 << 10);
 
-/// Slots that are made at once, side by side: they fill 17 huge pages. The memory of each is taken when it is first used.
+/// Slots that are made at once, side by side: they fill 17 huge pages, each of which is taken when it is first used.
 const MADE_AT_ONCE: usize = 32;
 
 /// The slots of one process; made when they are first needed.
@@ -42,8 +42,10 @@ impl Slots {
             Some(pages) => pages,
             None if state.made < self.0.count => {
                 let count = MADE_AT_ONCE.min(self.0.count - state.made);
-                state.idle = PrivatePages::parts(count, SLOT_BYTES).ok()?;
-                state.made += count;
+                let parts = PrivatePages::parts(count, SLOT_BYTES);
+                // Where there is no room for all of them, one is enough to go on.
+                state.idle = parts.or_else(|_| PrivatePages::parts(1, SLOT_BYTES)).ok()?;
+                state.made += state.idle.len();
                 // So that few that are in use at a time are the first ones.
                 state.idle.reverse();
                 state.idle.pop()?
@@ -109,5 +111,16 @@ mod tests {
         let again = slots.take().unwrap();
         drop(slots);
         drop((two, again));
+    }
+
+    #[test]
+    fn more_slots_than_are_made_at_once_are_as_many_as_were_asked_for() {
+        let slots = Slots::new(MADE_AT_ONCE + 1);
+        let mut taken: Vec<Slot> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!((taken.len(), slots.free()), (MADE_AT_ONCE + 1, 0));
+        taken.iter_mut().enumerate().for_each(|(nth, slot)| slot.fill(nth as u8));
+        drop(slots);
+        // Each has what was written there, whoever has gone.
+        assert!(taken.iter().enumerate().all(|(nth, slot)| slot.iter().all(|byte| *byte == nth as u8)));
     }
 }

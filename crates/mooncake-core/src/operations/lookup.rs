@@ -206,7 +206,7 @@ impl Core {
                 }
             };
             core.count_hit(slot);
-            core.objects.touch(now, slot, &core.tiers);
+            core.objects.touch(now, slot, |place| core.tiers.is_young(place));
             core.is_read(now, slot, hash);
             found(Ok(FoundRef::new(core.objects.object(slot), &core.segments, host, sight)));
         });
@@ -257,7 +257,7 @@ impl Core {
                 }
             };
             core.count_hit(slot);
-            core.objects.touch(now, slot, &core.tiers);
+            core.objects.touch(now, slot, |place| core.tiers.is_young(place));
             core.is_read(now, slot, hash);
             // Memory alone is pinned: what only a tier has is found without a replica.
             let mut found = FoundRef::new(core.objects.object(slot), &core.segments, host, Sight::Memory).to_found();

@@ -232,7 +232,7 @@ impl Core {
         if let Some(old) = old
             && !context.config.replace
         {
-            self.objects.touch(now, old, &self.tiers);
+            self.objects.touch(now, old, |place| self.tiers.is_young(place));
             return StartOutcome::Exists;
         }
         if let Some(outcome) = self.busy_with_unfinished(now, context, entry, search, result, fx) {

@@ -89,8 +89,8 @@ impl Core {
             (tier.kept_of, tier.kept_bytes) = (Some(file), 0);
         }
         let may_keep = tier.kept_bytes + size <= tier.spec.file_blocks * TIER_BLOCK / KEPT_PART;
-        // A tier that was adopted, or is to be smaller, gives young files up, of which no read was late.
-        let read = if tier.is_adopted || tier.is_young(file) { Mark::Read } else { Mark::ReadLate };
+        // One that is adopted gives all of its files up, the young ones too, of which no read was late.
+        let read = if tier.is_adopted { Mark::Read } else { Mark::ReadLate };
         let is_kept = is_pinned || may_keep && object.marks.has(read);
         if !is_kept {
             self.counts.tier_dropped_objects += 1;

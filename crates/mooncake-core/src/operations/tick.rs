@@ -192,7 +192,7 @@ impl Core {
     /// Goes on renewing groups of which an operation has found an object.
     fn renew_groups(&mut self, now: Time, work: &mut Work, _: &mut Effects) {
         while !work.is_used_up()
-            && let Some(renewed) = self.objects.renew_next(now, &self.tiers)
+            && let Some(renewed) = self.objects.renew_next(now, |place| self.tiers.is_young(place))
         {
             work.did(1 + renewed);
         }

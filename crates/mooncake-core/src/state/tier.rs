@@ -34,10 +34,10 @@ pub(crate) const ORDERS_MAX: usize = 4_096;
 const FRESH_MAX: usize = 1 << 20;
 
 /// Of the files of a tier this part is young: those that were begun last. Much of what is put is read soon, and then no
-/// more: that is no reason to write it once more when its file is given up, unless that is young still. Replays of traces
-/// find nearly as much so (at most 0.3 points less), and write a quarter to a half less of what is kept:
-/// `docs/benchmarks.md`. Files of which no object has anything, and numbers that large objects take besides their
-/// file's, make the part smaller; with less than three files none is young.
+/// more, which is no reason to write it once more when its file is given up. Replays of traces find nearly as much so
+/// (at most 0.3 points less), and write a fifth to a half less of what is kept: `docs/benchmarks.md`. Files of which no
+/// object has anything, and numbers that large objects take besides their file's, make the part smaller; with less than
+/// three files none is young.
 const YOUNG_PART: u64 = 3;
 
 /// What the log knows of one file.
@@ -208,7 +208,7 @@ impl Tier {
     }
 
     /// Whether it is one of those that were begun last.
-    pub fn is_young(&self, file: u64) -> bool {
+    fn is_young(&self, file: u64) -> bool {
         self.head.saturating_sub(file) <= self.files.len() as u64 / YOUNG_PART
     }
 

@@ -74,7 +74,7 @@ fn objects_come_in_the_order_in_which_they_would_be_evicted_whatever_moves_meanw
     let touch = |core: &mut Core, number: u64| {
         let key = key(number);
         let slot = core.objects.find(core.objects.hash(&key), &key).unwrap();
-        core.objects.touch(Time(1), slot, &core.tiers);
+        core.objects.touch(Time(1), slot, |_| false);
     };
     used.iter().for_each(|number| touch(&mut core, *number));
     core.begin_snapshot();

@@ -18,9 +18,8 @@ use crate::ids::{SegmentNo, Time};
 use crate::slab::{List, Slab};
 use crate::state::group::Groups;
 use crate::state::index::{self, Index};
-use crate::state::object::{Hold, ListedIn, Mark, Object, Places};
+use crate::state::object::{Hold, ListedIn, Mark, Object, Places, TierPlace};
 use crate::state::segment::Segments;
-use crate::state::tier::Tiers;
 use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
@@ -416,26 +415,27 @@ impl Objects {
         }
     }
 
-    /// A get found it, and with it its group.
+    /// A get found it, and with it its group. `is_young` says whether a record's file is one of the youngest of its
+    /// tier.
     #[inline]
-    pub fn touch(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, tiers: &Tiers) {
-        self.touch_one(now, slot, tiers);
+    pub fn touch(&mut self, now: Time, ObjectSlot(slot): ObjectSlot, is_young: impl Fn(&TierPlace) -> bool) {
+        self.touch_one(now, slot, &is_young);
         if let Some(group) = self.groups.of(slot)
             && self.groups.is_to_be_touched(group, now)
         {
             let renewal = Renewal { group, member: slot, protect_ms: None };
-            self.renew(renewal, |objects, other| objects.touch_one(now, other, tiers));
+            self.renew(now, renewal, is_young);
         }
     }
 
     #[inline]
-    fn touch_one(&mut self, now: Time, slot: u32, tiers: &Tiers) {
+    fn touch_one(&mut self, now: Time, slot: u32, is_young: impl Fn(&TierPlace) -> bool) {
         let object = &mut self.slab[slot];
         object.marks.set(Mark::Read, true);
         if let Some(place) = object.places.tier()
             && !object.marks.has(Mark::ReadLate)
         {
-            object.marks.set(Mark::ReadLate, !tiers.is_young(&place));
+            object.marks.set(Mark::ReadLate, !is_young(&place));
         }
         match object.listed_in {
             ListedIn::Policy => self.policy.touch(&mut self.slab, slot),
@@ -454,7 +454,8 @@ impl Objects {
         self.protect_one(now, slot, protect_ms);
         if self.groups.is_to_be_protected(group, now, renewal_ms(protect_ms)) {
             let renewal = Renewal { group, member: slot, protect_ms: Some(protect_ms) };
-            self.renew(renewal, |objects, other| objects.protect_one(now, other, protect_ms));
+            // Nothing is read.
+            self.renew(now, renewal, |_| false);
         }
     }
 

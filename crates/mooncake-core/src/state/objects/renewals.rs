@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::Objects;
 use crate::ids::Time;
 use crate::state::group::GroupNo;
-use crate::state::tier::Tiers;
+use crate::state::object::TierPlace;
 
 /// So many members are renewed with what one operation finds; the other groups that it finds one of wait for their
 /// turn.
@@ -43,30 +43,32 @@ impl Objects {
         self.renewals.left = AT_ONCE;
     }
 
-    /// Renews the others of a group at once, by `one`, if there is time for it.
-    pub(super) fn renew(&mut self, renewal: Renewal, one: impl FnMut(&mut Objects, u32)) {
+    /// Renews the others of a group at once if there is time for it.
+    pub(super) fn renew(&mut self, now: Time, renewal: Renewal, is_young: impl Fn(&TierPlace) -> bool) {
         match self.renewals.left {
             0 => self.renewals.waiting.push_back(renewal),
-            left => self.renewals.left = left.saturating_sub(self.renew_others(renewal, one)),
+            left => self.renewals.left = left.saturating_sub(self.renew_others(now, renewal, is_young)),
         }
     }
 
     /// Goes on with one that waits: how many members it had. `None` when none does.
-    pub fn renew_next(&mut self, now: Time, tiers: &Tiers) -> Option<usize> {
+    pub fn renew_next(&mut self, now: Time, is_young: impl Fn(&TierPlace) -> bool) -> Option<usize> {
         let renewal = self.renewals.waiting.pop_front()?;
         // It may have left its group, which may be no more.
-        if self.groups.of(renewal.member) != Some(renewal.group) {
-            return Some(0);
+        match self.groups.of(renewal.member) == Some(renewal.group) {
+            true => Some(self.renew_others(now, renewal, is_young)),
+            false => Some(0),
         }
-        Some(self.renew_others(renewal, |objects, other| match renewal.protect_ms {
-            Some(protect_ms) => objects.protect_one(now, other, protect_ms),
-            None => objects.touch_one(now, other, tiers),
-        }))
     }
 
-    fn renew_others(&mut self, renewal: Renewal, mut one: impl FnMut(&mut Objects, u32)) -> usize {
+    fn renew_others(&mut self, now: Time, renewal: Renewal, is_young: impl Fn(&TierPlace) -> bool) -> usize {
         let others = self.groups.renewed_with(renewal.group, renewal.member);
-        others.iter().for_each(|other| one(self, *other));
+        for other in &others {
+            match renewal.protect_ms {
+                Some(protect_ms) => self.protect_one(now, *other, protect_ms),
+                None => self.touch_one(now, *other, &is_young),
+            }
+        }
         others.len()
     }
 }
