@@ -8,6 +8,7 @@
 //! that is shared with other processes is touched here and nowhere else. So is memory of a caller that we cannot trust
 //! to keep it mapped.
 
+mod addresses;
 mod caller;
 mod copy;
 mod device;
@@ -21,6 +22,7 @@ mod shared;
 mod socket_io;
 mod splice;
 
+pub use addresses::{AddressHold, hold_addresses};
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{

@@ -4,6 +4,7 @@ use std::fs;
 
 use parking_lot::RwLock;
 
+use crate::addresses::{AddressHold, hold_addresses};
 use crate::caller::reach::{RunsOut, check_reach};
 use crate::caller::trial::{self, Trial};
 use crate::device::{self, Location};
@@ -18,11 +19,13 @@ pub struct Registry {
     ranges: RwLock<Vec<Registered>>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Registered {
     addr: usize,
     end: usize,
     memory: Memory,
+    /// Of memory of ours: the caller may free it before it unregisters it.
+    _addresses: Option<AddressHold>,
 }
 
 /// What a registered range is, as it was found when it was registered.
@@ -45,6 +48,7 @@ impl Registry {
         let (addr, len) = (range.addr, range.len);
         let end = addr.checked_add(len).filter(|_| addr != 0 && len != 0);
         let end = end.ok_or(RegisterError::Invalid { addr, len })?;
+        let addresses = hold_addresses(addr, len);
         let memory = match device::location_of(addr, len)? {
             Location::Device(device) => Memory::Device(device),
             Location::Host | Location::Unknown => {
@@ -63,7 +67,7 @@ impl Registry {
         match ranges.binary_search_by_key(&addr, |range| range.addr) {
             Ok(at) => Err(RegisterError::Already { addr, registered: ranges[at].end - addr }),
             Err(at) => {
-                ranges.insert(at, Registered { addr, end, memory });
+                ranges.insert(at, Registered { addr, end, memory, _addresses: addresses });
                 Ok(())
             }
         }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 
+use crate::addresses::Addresses;
 use crate::error::MemoryError;
 use crate::file::mapped_file::PAGE;
 use crate::file::{limits, memfd};
@@ -29,7 +31,7 @@ struct HandedOut {
 }
 
 struct Block {
-    len: usize,
+    addresses: Arc<Addresses>,
     file: Option<File>,
 }
 
@@ -56,13 +58,9 @@ pub struct SharedBlock {
 /// The block of shared memory that a range lies in, if there is one that others can map.
 pub fn shared_block(addr: usize, len: usize) -> Option<SharedBlock> {
     let handed_out = HANDED_OUT.lock();
-    let (&base, block) = handed_out.by_addr.range(..=addr).next_back()?;
+    let (_, block) = handed_out.by_addr.range(..=addr).next_back()?;
     let id = block.file.as_ref()?.id;
-    (addr - base <= block.len && len <= block.len - (addr - base)).then_some(SharedBlock {
-        id,
-        addr: base,
-        len: block.len,
-    })
+    block.addresses.has(addr, len).then_some(SharedBlock { id, addr: block.addresses.base, len: block.addresses.len })
 }
 
 /// A descriptor of a block, to be given to a process that may map it. None if the block has been freed.
@@ -129,7 +127,7 @@ pub fn leak_shared(bytes: u64) -> Result<ForeignRange, MemoryError> {
     let addr = allocate_shared(bytes)?;
     // Forgotten here, so that no caller can free what another one still uses.
     let block = HANDED_OUT.lock().take(addr);
-    drop(block);
+    std::mem::forget(block.map(|block| block.addresses));
     // SAFETY: mapped, writable and never unmapped; no Rust object lives in it.
     Ok(unsafe { ForeignRange::new(addr, bytes as usize) })
 }
@@ -157,7 +155,8 @@ pub fn allocate_huge(bytes: u64) -> Result<usize, MemoryError> {
     Ok(base.expose_provenance())
 }
 
-/// Takes memory back that one of the above made; false if there is none at that address.
+/// Takes memory back that one of the above made; false if there is none at that address. Its addresses are free once no
+/// [`AddressHold`](crate::AddressHold) has them, and no memory until then.
 ///
 /// # Safety
 /// Nothing uses that memory any more.
@@ -171,11 +170,11 @@ pub unsafe fn free_host_memory(addr: usize) -> bool {
         if file.sole {
             // A process that still maps it keeps the mapping, and no pages. If that fails, they end with the last
             // mapping.
-            let _ = memfd::punch(file.fd.as_fd(), 0, block.len as u64);
+            let _ = memfd::punch(file.fd.as_fd(), 0, block.addresses.len as u64);
         }
     }
-    // SAFETY: mapped by one of the above and given up by its user.
-    let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(addr), block.len) };
+    // SAFETY: its user has given it up.
+    unsafe { block.addresses.free() };
     true
 }
 
@@ -202,7 +201,9 @@ fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
         handed_out.last_id += 1;
         File { id: handed_out.last_id, fd: Guarded::new(fd), sole, given: false }
     });
-    handed_out.by_addr.insert(addr, Block { len, file });
+    // SAFETY: the mapping was just made, for this.
+    let addresses = unsafe { Addresses::of_mapping(addr, len) };
+    handed_out.by_addr.insert(addr, Block { addresses, file });
 }
 
 impl HandedOut {
@@ -222,6 +223,7 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addresses::hold_addresses;
     use crate::shared::peer_memory::PeerMemory;
     use crate::shared::revision_page::{ALONE, RevisionPage};
 
@@ -271,6 +273,40 @@ mod tests {
         theirs.read_into(&mut found).unwrap();
         assert_eq!(found, [0; 3], "its pages are gone, for whoever maps it too");
         assert!(shared_block(addr, 1).is_none() && shared_block_file(block.id).is_none());
+    }
+
+    /// What `/proc/self/maps` says of the access to an address.
+    fn access_to(addr: usize) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().find_map(|line| {
+            let (bounds, rest) = line.split_once(' ')?;
+            let (from, to) = bounds.split_once('-')?;
+            let at = |text| usize::from_str_radix(text, 16).ok();
+            (at(from)?..at(to)?).contains(&addr).then(|| rest[..3].to_owned())
+        })
+    }
+
+    #[test]
+    fn addresses_of_freed_memory_are_nobodys_while_they_are_held() {
+        let _alone = ALONE.lock();
+        for allocate in [allocate_shared, allocate_huge] {
+            let addr = allocate(64 << 10).unwrap();
+            assert!(hold_addresses(addr + 4096, 64 << 20).is_none());
+            let held = [(addr, 64 << 10), (addr + 8192, 10)].map(|(addr, len)| hold_addresses(addr, len).unwrap());
+            drop(hold_addresses(addr, 1));
+            assert_eq!(access_to(addr).as_deref(), Some("rw-"));
+            // SAFETY: nobody uses it.
+            assert!(unsafe { free_host_memory(addr) });
+            assert!(hold_addresses(addr, 1).is_none());
+            // SAFETY: nothing is mapped there that anybody has.
+            let late = unsafe { ForeignRange::new(addr + 8192, 3) };
+            for held in held {
+                assert_eq!(access_to(addr + 8192).as_deref(), Some("---"));
+                assert!(late.write_from(b"abc").is_err() && late.read_into(&mut [0; 3]).is_err());
+                drop(held);
+            }
+            assert_ne!(access_to(addr + 8192).as_deref(), Some("---"));
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mooncake_memory::{Destination, ForeignRange, SharedBlock, Source, check_reach, shared_block};
+use mooncake_memory::{
+    AddressHold, Destination, ForeignRange, SharedBlock, Source, check_reach, hold_addresses, shared_block,
+};
 use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
@@ -46,6 +48,8 @@ pub(crate) struct Buffer {
     pub lent: bool,
     /// The memory of ours that it lies in, if peers can map it.
     pub block: Option<SharedBlock>,
+    /// Of memory of ours: its user may free it before unregistering it, and no peer may reach what comes after it.
+    _addresses: Option<AddressHold>,
     users: AtomicUsize,
     gone: AtomicBool,
 }
@@ -53,7 +57,8 @@ pub(crate) struct Buffer {
 impl Buffer {
     fn new(range: ForeignRange, location: &str, lent: bool, block: Option<SharedBlock>) -> Buffer {
         let (users, gone) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Buffer { range, location: location.to_owned(), lent, block, users, gone }
+        let addresses = hold_addresses(range.addr(), range.len());
+        Buffer { range, location: location.to_owned(), lent, block, _addresses: addresses, users, gone }
     }
 
     /// Keeps the buffer from being free while the answer lives; none if it is being unregistered.
