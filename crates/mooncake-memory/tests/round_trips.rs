@@ -85,6 +85,7 @@ fn a_later_placement_makes_a_read_stale() {
     let data = pattern(10_000, 1);
     let crc = segment.mapping().write(Rid(10), 2048, &[Source::new(&data)]).unwrap();
     let mut copy = vec![0; data.len()];
+    assert_eq!(segment.mapping().crc_of(Rid(10), 2048, 10_000).unwrap(), crc);
     let mut read = |rid, verify| segment.mapping().read(rid, 2048, &mut [Destination::new(&mut copy)], verify);
     assert_eq!(read(Rid(10), Verify::Crc(crc)).unwrap(), crc);
     // The last granule only.
@@ -92,11 +93,31 @@ fn a_later_placement_makes_a_read_stale() {
     assert!(matches!(read(Rid(10), Verify::Crc(crc)), Err(ReadError::Stale { rid: 10, found: 12 })));
     assert!(matches!(read(Rid(10), Verify::Skip), Err(ReadError::Stale { .. })));
     assert!(matches!(segment.mapping().read(Rid(10), 2048, &mut [], Verify::Compute), Ok(0)), "no granule, no stamp");
+    assert!(matches!(segment.mapping().crc_of(Rid(10), 2048, 10_000), Err(ReadError::Stale { rid: 10, found: 12 })));
+    assert_eq!(segment.mapping().crc_of(Rid(10), 2048 + 500, 100).unwrap(), crc32c(&data[500..600]));
     let mut head = [0; 100];
     let range = segment.mapping().read(Rid(10), 2048 + 500, &mut [Destination::new(&mut head)], Verify::Skip);
     assert!(range.is_ok() && head == data[500..600], "granules that were not copied do not matter");
     assert!(!segment.mapping().check_stamps(Rid(10), 2048, 10_000).unwrap());
     assert_eq!(segment.mapping().max_stamp(2048, 10_000).unwrap(), 12);
+}
+
+#[test]
+fn bytes_for_a_disk_are_the_objects_however_they_lie() {
+    let segment = segment();
+    let data = pattern(400_000, 7);
+    let crc = segment.mapping().write(Rid(10), 0, &[Source::new(&data)]).unwrap();
+    for len in [0, 1, 4096, 16_383, 16_384, 65_536, 65_600, 400_000] {
+        for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 16)] {
+            let len = len.min(data.len() - from);
+            let mut slot = vec![0xa5; len + 200];
+            let verify = if len == data.len() { Verify::Crc(crc) } else { Verify::Skip };
+            let (first, second) = Destination::for_disk(&mut slot[to..to + len]).split_at(len / 3);
+            segment.mapping().read(Rid(10), from as u64, &mut [first, second], verify).unwrap();
+            assert!(slot[to..to + len] == data[from..from + len], "{len} bytes from {from} to {to}");
+            assert!(slot[..to].iter().chain(&slot[to + len..]).all(|byte| *byte == 0xa5));
+        }
+    }
 }
 
 #[test]

@@ -95,6 +95,10 @@ impl Source for Extent {
         self.replica.extent.length
     }
 
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        Some(crc32c(&self.memory.lock().at(&self.replica)[at as usize..][..len as usize]))
+    }
+
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
         into.copy_from_slice(&self.memory.lock().at(&self.replica)[at as usize..][..into.len()]);
         true

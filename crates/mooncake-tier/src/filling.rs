@@ -8,6 +8,9 @@ pub trait Value: Send {
     /// How many.
     fn size(&self) -> u64;
 
+    /// CRC-32C of some of them; none if they are not there any more.
+    fn sum(&self, at: u64, len: u64) -> Option<u32>;
+
     /// Copies those from `at` on; false if they are not there any more.
     fn copy(&self, at: u64, into: &mut [u8]) -> bool;
 }

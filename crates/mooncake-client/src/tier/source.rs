@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Destination, SegmentMemory, Verify};
+use mooncake_memory::{Destination, SegmentMemory, Verify, crc32c};
 use mooncake_tier::owner::Source;
 
 /// An extent of a segment that this store lends.
@@ -19,8 +19,12 @@ impl Source for OwnExtent {
         self.len
     }
 
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        self.memory.mapping().crc_of(self.rid, self.offset + at, len).ok()
+    }
+
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        let mut destination = [Destination::new(into)];
+        let mut destination = [Destination::for_disk(into)];
         self.memory.mapping().read(self.rid, self.offset + at, &mut destination, Verify::Skip).is_ok()
     }
 
@@ -39,6 +43,10 @@ pub(super) struct Copied(pub Rid, pub Vec<u8>);
 impl Source for Copied {
     fn size(&self) -> u64 {
         self.1.len() as u64
+    }
+
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        Some(crc32c(&self.1[at as usize..][..len as usize]))
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {

@@ -9,6 +9,7 @@ use crate::caller::neighbours::Neighbours;
 use crate::caller::reach::RunsOut;
 use crate::caller::registry::{Memory, Registry};
 use crate::caller::trial::{self, Touch, Trial};
+use crate::copy::barrier::store_barrier;
 use crate::copy::checksum::crc32c_append;
 use crate::copy::{self, Stores};
 use crate::device::{self, Location, Staging};
@@ -55,6 +56,9 @@ impl Access {
         }
     }
 }
+
+/// What is for a disk is stored past the caches from this length on: each piece waits for its own stores at its end.
+const STREAM_FROM: usize = 16 << 10;
 
 /// The pieces that a list begins with and that lie on the same device, taken off it: the device, and address and length
 /// of each.
@@ -186,6 +190,7 @@ pub struct Destination<'a> {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) access: Access,
+    stores: Stores,
     /// Pieces of the same call, if it was told of them: one check may cover several.
     among: Option<&'a Neighbours>,
     memory: PhantomData<&'a mut [u8]>,
@@ -197,19 +202,24 @@ unsafe impl Send for Destination<'_> {}
 impl<'a> Destination<'a> {
     /// A piece of borrowed memory.
     pub const fn new(bytes: &'a mut [u8]) -> Self {
-        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), access: Access::Safe, among: None, memory: PhantomData }
+        Self::safe(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    /// A piece of borrowed memory that a disk is to have from here, and no processor reads: a long one is stored past
+    /// the caches, which do not have its lines, as the disk took them from there before.
+    pub const fn for_disk(bytes: &'a mut [u8]) -> Self {
+        let stores = if bytes.len() >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
+        Self { stores, ..Self::new(bytes) }
+    }
+
+    const fn safe(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len, access: Access::Safe, stores: Stores::Plain, among: None, memory: PhantomData }
     }
 
     /// A piece of borrowed memory that holds nothing yet. After a successful
     /// read every byte of it is initialised.
     pub const fn uninit(bytes: &'a mut [MaybeUninit<u8>]) -> Self {
-        Self {
-            ptr: bytes.as_mut_ptr().cast(),
-            len: bytes.len(),
-            access: Access::Safe,
-            among: None,
-            memory: PhantomData,
-        }
+        Self::safe(bytes.as_mut_ptr().cast(), bytes.len())
     }
 
     /// A piece of foreign memory: written directly if it lies in a registered
@@ -238,6 +248,7 @@ impl<'a> Destination<'a> {
             ptr: std::ptr::with_exposed_provenance_mut(range.addr),
             len: range.len,
             access,
+            stores: Stores::Plain,
             among: None,
             memory: PhantomData,
         }
@@ -260,7 +271,8 @@ impl<'a> Destination<'a> {
 
     /// The same piece for a shorter time, without its neighbours, so that it can be given away and used again.
     pub const fn reborrow(&mut self) -> Destination<'_> {
-        Destination { ptr: self.ptr, len: self.len, access: self.access, among: None, memory: PhantomData }
+        let Self { ptr, len, access, stores, .. } = *self;
+        Destination { ptr, len, access, stores, among: None, memory: PhantomData }
     }
 
     /// The same piece, which needs no check by itself where a neighbour has made it already.
@@ -276,7 +288,7 @@ impl<'a> Destination<'a> {
     }
 
     const fn same_kind(&self, ptr: *mut u8) -> Self {
-        Self { ptr, len: 0, access: self.access, among: None, memory: PhantomData }
+        Self { ptr, len: 0, access: self.access, stores: self.stores, among: None, memory: PhantomData }
     }
 }
 
@@ -293,7 +305,7 @@ impl Destination<'_> {
             while done < self.len {
                 let step = KERNEL_STEP_BYTES.min(self.len - done);
                 // SAFETY: `done + step` bytes of the source are the caller's word.
-                crc = unsafe { copy::load(crc, from.add(done), buffer.as_mut_ptr(), step, sum) };
+                crc = unsafe { copy::load(crc, from.add(done), buffer.as_mut_ptr(), step, sum, Stores::Plain) };
                 foreign::write(&buffer[..step], self.ptr.wrapping_add(done))?;
                 done += step;
             }
@@ -304,7 +316,12 @@ impl Destination<'_> {
         }
         // SAFETY: the destination is borrowed, or known and writable at this moment; the source is the
         // caller's word.
-        Ok(unsafe { copy::load(crc, from, self.ptr, self.len, sum) })
+        let crc = unsafe { copy::load(crc, from, self.ptr, self.len, sum, self.stores) };
+        if self.stores == Stores::Streaming {
+            // Whoever has it next is behind them.
+            store_barrier();
+        }
+        Ok(crc)
     }
 }
 

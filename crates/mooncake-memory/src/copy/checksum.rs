@@ -1,6 +1,6 @@
 //! CRC-32C (Castagnoli, as in iSCSI).
 
-use crate::copy;
+use crate::copy::{self, Stores};
 
 /// The polynomial, bit-reflected.
 pub(crate) const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -20,7 +20,7 @@ pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
 pub fn copy_and_sum(from: &[u8], to: &mut [u8]) -> u32 {
     assert_eq!(from.len(), to.len(), "bytes and the place that they are copied to");
     // SAFETY: both are as long, and one of them is an exclusive borrow: they do not overlap.
-    unsafe { copy::load(0, from.as_ptr(), to.as_mut_ptr(), from.len(), true) }
+    unsafe { copy::load(0, from.as_ptr(), to.as_mut_ptr(), from.len(), true, Stores::Plain) }
 }
 
 /// CRC-32C of what `first` covers followed by the `len` bytes that `second` covers.

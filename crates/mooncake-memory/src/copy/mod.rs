@@ -3,6 +3,7 @@
 //! Source bytes are loaded once: what is stored and what is summed are the same register. So a checksum is of exactly
 //! the bytes that arrived, even when another thread or process stores to the source meanwhile.
 
+pub(crate) mod barrier;
 pub(crate) mod checksum;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -12,7 +13,7 @@ mod x86;
 pub(crate) enum Stores {
     /// Through the caches.
     Plain,
-    /// Past the caches. Only [`crate::segment::order::store_barrier`] orders these.
+    /// Past the caches. Only [`barrier::store_barrier`] orders these.
     Streaming,
 }
 
@@ -49,17 +50,17 @@ pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, l
     unsafe { copy_and_checksum_portable(crc, src, dst, len) }
 }
 
-/// [`copy_and_checksum`] through the caches, or where no sum is asked for a mere copy, which gives `crc` back.
+/// [`copy_and_checksum`], or where no sum is asked for a mere copy, which gives `crc` back.
 ///
 /// # Safety
 /// As [`copy_and_checksum`].
-pub(crate) unsafe fn load(crc: u32, src: *const u8, dst: *mut u8, len: usize, sum: bool) -> u32 {
+pub(crate) unsafe fn load(crc: u32, src: *const u8, dst: *mut u8, len: usize, sum: bool, stores: Stores) -> u32 {
     // SAFETY: the caller vouches for the memory.
     unsafe {
         if sum {
-            return copy_and_checksum(crc, src, dst, len, Stores::Plain);
+            return copy_and_checksum(crc, src, dst, len, stores);
         }
-        copy(src, dst, len);
+        copy(src, dst, len, stores);
     }
     crc
 }
@@ -72,12 +73,13 @@ const LINES_FROM: usize = 4 * 1024;
 ///
 /// # Safety
 /// As [`copy_and_checksum`].
-unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize, stores: Stores) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= LINES_FROM {
         // SAFETY: the caller vouches for the memory.
-        return unsafe { x86::copy_lines(src, dst, len) };
+        return unsafe { x86::copy_lines(src, dst, len, stores) };
     }
+    let _ = stores;
     // SAFETY: the caller vouches for the memory.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
@@ -111,6 +113,7 @@ unsafe fn copy_and_checksum_portable(mut crc: u32, src: *const u8, dst: *mut u8,
 
 #[cfg(test)]
 mod tests {
+    use super::barrier::store_barrier;
     use super::*;
 
     fn pattern(len: usize) -> Vec<u8> {
@@ -128,7 +131,7 @@ mod tests {
                     let crc = unsafe {
                         copy_and_checksum(7, source.as_ptr().add(from), destination.as_mut_ptr().add(to), len, stores)
                     };
-                    crate::segment::order::store_barrier();
+                    store_barrier();
                     assert_eq!(destination[to..to + len], source[from..from + len]);
                     assert!(destination[..to].iter().chain(&destination[to + len..]).all(|&byte| byte == 0xa5));
                     // SAFETY: inside the vector.
@@ -144,11 +147,16 @@ mod tests {
         let source = pattern(70_000);
         for len in (0..130).chain(4090..4260).chain([65_535, 65_536, 65_600]) {
             for (from, to) in [(0, 0), (1, 0), (0, 3), (13, 63), (64, 16)] {
-                let mut destination = vec![0xa5_u8; len + 200];
-                // SAFETY: both ranges lie inside their vectors.
-                let sum = unsafe { load(7, source.as_ptr().add(from), destination.as_mut_ptr().add(to), len, false) };
-                assert_eq!((sum, &destination[to..to + len]), (7, &source[from..from + len]), "len {len}");
-                assert!(destination[..to].iter().chain(&destination[to + len..]).all(|&byte| byte == 0xa5));
+                for stores in [Stores::Plain, Stores::Streaming] {
+                    let mut destination = vec![0xa5_u8; len + 200];
+                    // SAFETY: both ranges lie inside their vectors.
+                    let sum = unsafe {
+                        load(7, source.as_ptr().add(from), destination.as_mut_ptr().add(to), len, false, stores)
+                    };
+                    store_barrier();
+                    assert_eq!((sum, &destination[to..to + len]), (7, &source[from..from + len]), "len {len}");
+                    assert!(destination[..to].iter().chain(&destination[to + len..]).all(|&byte| byte == 0xa5));
+                }
             }
         }
     }

@@ -89,18 +89,32 @@ pub(super) unsafe fn copy_and_checksum(
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+pub(super) unsafe fn copy_lines(src: *const u8, dst: *mut u8, len: usize, stores: Stores) {
+    // SAFETY: the caller's word.
+    unsafe {
+        match stores {
+            Stores::Plain => copy_lines_by::<STORE>(src, dst, len),
+            Stores::Streaming => copy_lines_by::<STREAM>(src, dst, len),
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy_lines`].
 // Not inlined: where the compiler sees that they do not overlap it makes a `memcpy` of the loop again.
 #[inline(never)]
-pub(super) unsafe fn copy_lines(src: *const u8, dst: *mut u8, len: usize) {
+unsafe fn copy_lines_by<const TO: u8>(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: every access lies inside the `len` bytes of both ranges. SSE2 is part of every x86-64; stores are aligned
     // by the head.
     unsafe {
-        let mut done = dst.align_offset(16).min(len);
+        // A line that is stored past the caches goes out at once where its four parts come together.
+        let mut done = dst.align_offset(if TO == STREAM { 64 } else { 16 }).min(len);
         std::ptr::copy_nonoverlapping(src, dst, done);
         while len - done >= 64 {
             let line = [0, 16, 32, 48].map(|at| _mm_loadu_si128(src.add(done + at).cast()));
             for (nth, bytes) in line.into_iter().enumerate() {
-                _mm_store_si128(dst.add(done + 16 * nth).cast(), bytes);
+                let to = dst.add(done + 16 * nth).cast();
+                if TO == STREAM { _mm_stream_si128(to, bytes) } else { _mm_store_si128(to, bytes) }
             }
             done += 64;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::caller::piece::{Destination, Source, leading_run, total_of_destinations, total_of_sources};
+use crate::copy::barrier::{load_barrier, store_barrier};
 use crate::copy::{self, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
@@ -12,7 +13,7 @@ use crate::file::mapped_file::MappedFile;
 use crate::file::mapped_file::PAGE;
 use crate::file::memfd;
 use crate::segment::layout::{self, HEADER_LEN, Header, STAMPS_AT};
-use crate::segment::order::{load_barrier, read_in_order, store_barrier, write_in_order};
+use crate::segment::order::{read_in_order, write_in_order};
 use crate::segment::stamps;
 use crate::segment::view::MappedView;
 use mooncake_ids::{Rid, SegmentUuid};
@@ -194,12 +195,21 @@ impl Mapping {
     /// Its contents are promised for as long as the pin is held. In an owner's
     /// own process, take it from [`crate::SegmentMemory::view_mapping`].
     pub fn view(self: &Arc<Self>, rid: Rid, offset: u64, len: u64, verify: Verify) -> Result<MappedView, ReadError> {
+        self.look(rid, offset, len, verify)?;
+        Ok(MappedView::new(Arc::clone(self), offset, len))
+    }
+
+    /// CRC-32C of bytes of an object, in place: as [`Mapping::read`] would return it.
+    pub fn crc_of(&self, rid: Rid, offset: u64, len: u64) -> Result<u32, ReadError> {
+        self.look(rid, offset, len, Verify::Compute)
+    }
+
+    fn look(&self, rid: Rid, offset: u64, len: u64, verify: Verify) -> Result<u32, ReadError> {
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;
         let sum = || if verify == Verify::Skip { 0 } else { self.sum(offset, len) };
         let (crc, other) = read_in_order(sum, load_barrier, || stamps::first_other(stamps, rid));
-        judge(rid, crc, other, verify)?;
-        Ok(MappedView::new(Arc::clone(self), offset, len))
+        judge(rid, crc, other, verify)
     }
 
     /// CRC-32C of bytes in place.
@@ -387,7 +397,7 @@ impl Mapping {
                 staging.scatter(device, &ranges, |to, len| {
                     // SAFETY: a free slot; the steps of the run together are the run, which lies in the checked range.
                     unsafe {
-                        crc = copy::load(crc, at, to, len, sum);
+                        crc = copy::load(crc, at, to, len, sum, Stores::Plain);
                         at = at.add(len);
                     }
                 })?;

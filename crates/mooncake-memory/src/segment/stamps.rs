@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::copy::barrier::store_barrier;
 use crate::file::mapped_file::MappedFile;
 use crate::segment::layout::{self, STAMPS_AT};
-use crate::segment::order;
 use mooncake_ids::Rid;
 
 /// Stamp of every granule of memory that was given back: no rid is newer.
@@ -43,7 +43,7 @@ pub(crate) fn raise(stamps: &[AtomicU64], to: u64) -> Result<(), u64> {
             return Err(found);
         }
     }
-    order::store_barrier();
+    store_barrier();
     Ok(())
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn raise_all(stamps: &[AtomicU64], to: u64) {
     for stamp in stamps {
         stamp.fetch_max(to, Ordering::Relaxed);
     }
-    order::store_barrier();
+    store_barrier();
 }
 
 /// The first stamp that is not `rid`.

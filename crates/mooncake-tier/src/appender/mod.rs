@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::Rid;
-use mooncake_memory::{crc32c, crc32c_combine};
+use mooncake_memory::crc32c_combine;
 use mooncake_mutant::mutant;
 
 use crate::address::{Address, BLOCK, FileNumber};
@@ -94,7 +94,6 @@ pub struct Appender<M: Medium> {
     leaves_current: bool,
     /// More files are suspect than the superblock has room for.
     is_beyond_suspects: bool,
-    scratch: Vec<u8>,
     events: Vec<Event>,
     counts: Arc<IoCounts>,
 }
@@ -218,7 +217,6 @@ impl<M: Medium> Appender<M> {
             syncs_at_once: false,
             leaves_current: false,
             is_beyond_suspects: false,
-            scratch: vec![0; CHUNK as usize],
             events: Vec::new(),
             counts: Arc::default(),
         })
@@ -568,20 +566,11 @@ impl<M: Medium> Appender<M> {
         let order = self.next_order();
         let current = self.current.as_mut().expect("it has room for it");
         let address = self.superblock.geometry.address(current.number, current.end).expect("numbers do not run out");
-        let (mut sums, mut sum, mut is_gone, size) = (Vec::new(), 0, false, order.value.size());
-        for at in (0..size).step_by(CHUNK as usize) {
-            let chunk = &mut self.scratch[..(size - at).min(CHUNK) as usize];
-            is_gone |= !order.value.copy(at, chunk);
-            let of_chunk = crc32c(chunk);
-            sum = crc32c_combine(sum, of_chunk, chunk.len() as u64);
-            sums.push(of_chunk);
-        }
-        let is_wrong = order.crc32c.is_some_and(|right| right != sum);
-        if is_gone || is_wrong {
-            let why = if is_gone { Loss::SourceGone } else { Loss::WrongSum };
-            self.events.push(Event::Lost { rid: order.rid, why });
-            return;
-        }
+        let size = order.value.size();
+        let sums = match checked_sums(&order) {
+            Ok(sums) => sums,
+            Err(why) => return self.events.push(Event::Lost { rid: order.rid, why }),
+        };
         let Order { rid, object_id, key, value, is_kept, .. } = order;
         let record = Record { tier: self.superblock.tier, address, rid, object_id, size, key: &key };
         let mut head = Vec::with_capacity(layout.header_bytes as usize);
@@ -721,4 +710,17 @@ impl<M: Medium> Appender<M> {
             });
         }
     }
+}
+
+/// Sums of the chunks of what was ordered, which together are the sum that it must have.
+fn checked_sums(order: &Order) -> Result<Vec<u32>, Loss> {
+    let (size, mut whole) = (order.value.size(), 0);
+    let sum = |at: u64| {
+        let len = (size - at).min(CHUNK);
+        let sum = order.value.sum(at, len).ok_or(Loss::SourceGone)?;
+        whole = crc32c_combine(whole, sum, len);
+        Ok(sum)
+    };
+    let sums = (0..size).step_by(CHUNK as usize).map(sum).collect::<Result<_, _>>()?;
+    if order.crc32c.is_some_and(|right| right != whole) { Err(Loss::WrongSum) } else { Ok(sums) }
 }

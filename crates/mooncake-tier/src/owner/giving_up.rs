@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TIER_OBJECT_PART, TierUuid};
-use mooncake_memory::copy_and_sum;
+use mooncake_memory::{copy_and_sum, crc32c};
 
 use super::{Ordered, TierOwner, ToMaster};
 use crate::address::{FileNumber, Geometry};
@@ -74,6 +74,10 @@ struct FromRecord(Vec<u8>);
 impl Value for FromRecord {
     fn size(&self) -> u64 {
         self.0.len() as u64
+    }
+
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        Some(crc32c(&self.0[at as usize..][..len as usize]))
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {

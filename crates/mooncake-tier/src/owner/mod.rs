@@ -50,7 +50,10 @@ pub trait Source: Send + Sync {
     /// How many.
     fn size(&self) -> u64;
 
-    /// Copies those from `at` on; false if they cannot be reached any more.
+    /// CRC-32C of some of them; none if they cannot be reached any more.
+    fn sum(&self, at: u64, len: u64) -> Option<u32>;
+
+    /// Copies those from `at` on to where a disk is to have them; false if they cannot be reached any more.
     fn copy(&self, at: u64, into: &mut [u8]) -> bool;
 
     /// Whether all that was copied so far was the placement's: its stamps are there still.
@@ -191,6 +194,10 @@ struct FromSource(Arc<dyn Source>);
 impl Value for FromSource {
     fn size(&self) -> u64 {
         self.0.size()
+    }
+
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        self.0.sum(at, len)
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {

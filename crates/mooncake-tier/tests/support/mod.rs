@@ -41,6 +41,11 @@ impl Value for Pattern {
         self.size
     }
 
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        let mut bytes = vec![0; len as usize];
+        self.copy(at, &mut bytes).then(|| crc32c(&bytes))
+    }
+
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
         self.fill(at, into);
         true

@@ -42,6 +42,11 @@ impl Source for Leaving {
         self.size
     }
 
+    fn sum(&self, at: u64, len: u64) -> Option<u32> {
+        let mut bytes = vec![0; len as usize];
+        self.copy(at, &mut bytes).then(|| mooncake_memory::crc32c(&bytes))
+    }
+
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
         for (nth, byte) in into.iter_mut().enumerate() {
             let at = at + nth as u64;
