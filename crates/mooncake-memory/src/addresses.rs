@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -10,35 +11,38 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 /// Of memory that was not freed, by first address.
 static IN_USE: Mutex<BTreeMap<usize, Weak<Addresses>>> = Mutex::new(BTreeMap::new());
 
-/// Addresses of one mapping, which ends with this.
+/// Addresses of one mapping. Once it was freed they are free with the last of these.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub base: usize,
     pub len: usize,
+    is_freed: AtomicBool,
 }
 
 /// Keeps the addresses of memory that we made from becoming other memory's while this lives, though it be freed: a peer
 /// or a call that comes with them late finds no memory there.
 #[derive(Debug)]
-pub struct AddressHold {
-    _addresses: Arc<Addresses>,
+pub struct AddressHold(Arc<Addresses>);
+
+impl AddressHold {
+    /// Whether the memory was freed: what is there now is none.
+    pub fn is_freed(&self) -> bool {
+        self.0.is_freed.load(Ordering::Acquire)
+    }
 }
 
-/// Keeps the addresses of the mapping that a range lies in, if it is memory that we made for a caller.
+/// Keeps the addresses of the mapping that all of a range lies in, if it is memory that we made for a caller.
 pub fn hold_addresses(addr: usize, len: usize) -> Option<AddressHold> {
     let in_use = IN_USE.lock();
     let (_, addresses) = in_use.range(..=addr).next_back()?;
     let addresses = addresses.upgrade()?;
-    addresses.has(addr, len).then_some(AddressHold { _addresses: addresses })
+    addresses.has(addr, len).then_some(AddressHold(addresses))
 }
 
 impl Addresses {
     /// Of a mapping that was just made.
-    ///
-    /// # Safety
-    /// The mapping is the caller's, and only the value returned unmaps it.
-    pub unsafe fn of_mapping(base: usize, len: usize) -> Arc<Addresses> {
-        let addresses = Arc::new(Addresses { base, len });
+    pub fn of_mapping(base: usize, len: usize) -> Arc<Addresses> {
+        let addresses = Arc::new(Addresses { base, len, is_freed: AtomicBool::new(false) });
         IN_USE.lock().insert(base, Arc::downgrade(&addresses));
         addresses
     }
@@ -52,9 +56,10 @@ impl Addresses {
     /// kernel refuse to put nothing there, the memory stays until then.
     ///
     /// # Safety
-    /// Nothing uses the memory any more.
+    /// The mapping is there still, and nothing uses the memory any more.
     pub unsafe fn free(self: Arc<Addresses>) {
         IN_USE.lock().remove(&self.base);
+        self.is_freed.store(true, Ordering::Release);
         // A hold that comes to its end at this moment does no harm, and no new one begins.
         if Arc::strong_count(&self) > 1 {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -67,7 +72,10 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: mapped when this was made and not unmapped since; the memory's user has given it up.
-        let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.base), self.len) };
+        // What was not freed is its user's. A forked child has a mapping of its own, and ends that.
+        if *self.is_freed.get_mut() {
+            // SAFETY: the caller of `free` has given it up, and nobody has unmapped it since.
+            let _ = unsafe { munmap(ptr::with_exposed_provenance_mut(self.base), self.len) };
+        }
     }
 }

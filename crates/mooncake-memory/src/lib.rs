@@ -26,8 +26,8 @@ pub use addresses::{AddressHold, hold_addresses};
 pub use caller::bounce::Bounce;
 pub use caller::neighbours::Neighbours;
 pub use caller::piece::{
-    Destination, Source, crc_of_destinations, crc_of_sources, fill_destinations, split_destinations, split_sources,
-    total_of_destinations, total_of_sources,
+    Destination, Source, copy_for_disk, crc_of_destinations, crc_of_sources, fill_destinations, split_destinations,
+    split_sources, total_of_destinations, total_of_sources,
 };
 pub use caller::reach::{Bounds, RunsOut, check_reach};
 pub use caller::recycled::Recycled;

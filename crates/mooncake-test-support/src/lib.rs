@@ -11,6 +11,7 @@ pub mod fake_cuda;
 mod fuzzing;
 mod golden;
 pub mod log_capture;
+mod mapped_range;
 mod mutations;
 
 pub use child_process::ChildProcess;
@@ -19,3 +20,4 @@ pub use deaf_listener::DeafListener;
 pub use fake_cuda::FakeCuda;
 pub use fuzzing::{FuzzTarget, run};
 pub use golden::Golden;
+pub use mapped_range::{MappedRange, mapped_range};

@@ -8,10 +8,10 @@ pub trait Value: Send {
     /// How many.
     fn size(&self) -> u64;
 
-    /// CRC-32C of some of them; none if they are not there any more.
+    /// CRC-32C of `len` of them from `at` on; none if they are not there any more.
     fn sum(&self, at: u64, len: u64) -> Option<u32>;
 
-    /// Copies those from `at` on; false if they are not there any more.
+    /// Copies those from `at` on to where a disk is to have them; false if they are not there any more.
     fn copy(&self, at: u64, into: &mut [u8]) -> bool;
 }
 

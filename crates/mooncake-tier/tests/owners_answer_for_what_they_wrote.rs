@@ -18,7 +18,7 @@ use mooncake_tier::owner::{TierOwner, ToMaster};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Tier};
-use support::owned::{FILE_BLOCKS, Leaving, Owned, PLACEMENT, SECOND, sum_of};
+use support::owned::{Between, FILE_BLOCKS, Leaving, Owned, PLACEMENT, SECOND, sum_of};
 use support::{TIER, new_tier, owner};
 
 /// Answers of one owner, to orders with these sources, by rid.
@@ -47,16 +47,41 @@ fn answers(sources: &[Arc<Leaving>]) -> BTreeMap<u64, Option<Address>> {
 }
 
 #[test]
-fn a_placement_that_ends_while_it_is_copied_leaves_no_record() {
+fn a_placement_that_ends_while_it_is_summed_or_copied_leaves_no_record() {
     const SIZE: u64 = 300 << 10;
-    let check = || {
-        let sources = [SIZE, SIZE / 2, 0, SIZE - 1].map(|after| Leaving::new(SIZE, after));
-        let answers = answers(&sources);
-        assert!(answers[&1].is_some(), "one that stays is written");
-        assert!((2..=4).all(|nth| answers[&nth].is_none()), "{answers:?}");
+    for leaving in [Leaving::new, Leaving::while_summed] {
+        let check = || {
+            let sources = [SIZE, SIZE / 2, 0, SIZE - 1].map(|after| leaving(SIZE, after));
+            let answers = answers(&sources);
+            assert!(answers[&1].is_some(), "one that stays is written");
+            assert!((2..=4).all(|nth| answers[&nth].is_none()), "{answers:?}");
+        };
+        check();
+        assert!(is_noticed_by(Mutant::StampsAreReadOnce, check));
+    }
+}
+
+#[test]
+fn memory_that_changes_between_its_sums_and_its_copy_is_nobodys_object() {
+    let mut owned = Owned::new(Faults::default(), FILES_MIN);
+    let size = BLOCK * 3;
+    let order = |owned: &mut Owned, nth: u64, source: Arc<Leaving>| {
+        owned.tier.order(Rid(2 * nth), Rid(2 * nth), b"k".to_vec(), sum_of(&source), source);
     };
-    check();
-    assert!(is_noticed_by(Mutant::StampsAreReadOnce, check));
+    for (nth, between) in (1..).zip([Between::Nothing, Between::Flips, Between::Leaves, Between::Nothing]) {
+        order(&mut owned, nth, Leaving::between(size, between));
+    }
+    owned.pass(SECOND);
+    assert!(owned.answers[&3].is_none(), "it went away in mid-record");
+    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
+    let mut reader = Reader::new(owned.disk.clone(), geometry, Slots::new(4)).unwrap();
+    for (nth, result) in [(1, Ok(())), (2, Err(Miss::Wrong)), (4, Ok(()))] {
+        let place =
+            RecordPlace { tier: TIER, address: owned.answers[&nth].unwrap(), rid: Rid(2 * nth), size, key_bytes: 1 };
+        let mut sink = |_: u64, bytes: &[u8]| mooncake_memory::crc32c(bytes);
+        let mut wants = [Want { place, from: 0, len: size, crc: None, sink: &mut sink }];
+        assert_eq!(reader.read(&mut wants, || SECOND), [result], "{nth}");
+    }
 }
 
 #[test]
@@ -550,7 +575,7 @@ fn records_that_are_read_together_are_proven_one_by_one() {
 #[test]
 fn what_is_damaged_in_memory_is_reported_and_not_written_and_a_placement_that_ended_is_not() {
     let mut owned = Owned::new(Faults::default(), FILES_MIN);
-    let (whole, ended) = (Leaving::new(BLOCK, BLOCK), Leaving::new(BLOCK, BLOCK / 2));
+    let (whole, ended) = (Leaving::new(BLOCK, BLOCK), Leaving::while_summed(BLOCK, BLOCK / 2));
     let sums = [sum_of(&whole) ^ 1, sum_of(&ended) ^ 1];
     owned.tier.order(Rid(2), Rid(2), b"damaged".to_vec(), sums[0], whole);
     owned.tier.order(Rid(4), Rid(4), b"ended".to_vec(), sums[1], ended);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use memory::Memory;
 use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory};
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
+use mooncake_test_support::mapped_range;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Request};
 
 /// Bytes that are copied in one go.
@@ -219,8 +220,11 @@ fn write_to_what_was_freed(is_known: bool) {
     }
     // SAFETY: only the engine has it, by copies that the kernel checks.
     assert!(unsafe { free_host_memory(own.addr()) });
+    assert_eq!(mapped_range(own.addr() + 8192).map(|range| range.access).as_deref(), Some("---"));
     let written = initiator.transfer(peer, &[write]);
     assert!(written.is_err(), "{written:?}");
+    target.unregister(own.addr() + 8192).unwrap();
+    assert!(mapped_range(own.addr()).is_none_or(|range| range.start != own.addr()), "its addresses are free again");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mooncake_ids::Rid;
-use mooncake_memory::{Destination, SegmentMemory, Verify, crc32c};
+use mooncake_memory::{Destination, SegmentMemory, Verify, copy_for_disk, crc32c};
 use mooncake_tier::owner::Source;
 
 /// An extent of a segment that this store lends.
@@ -50,7 +50,7 @@ impl Source for Copied {
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        into.copy_from_slice(&self.1[at as usize..][..into.len()]);
+        copy_for_disk(&self.1[at as usize..][..into.len()], into);
         true
     }
 

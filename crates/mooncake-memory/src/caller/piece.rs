@@ -11,7 +11,7 @@ use crate::caller::registry::{Memory, Registry};
 use crate::caller::trial::{self, Touch, Trial};
 use crate::copy::barrier::store_barrier;
 use crate::copy::checksum::crc32c_append;
-use crate::copy::{self, Stores};
+use crate::copy::{self, STREAM_PARTS_FROM, Stores};
 use crate::device::{self, Location, Staging};
 use crate::error::CopyError;
 use crate::range::ForeignRange;
@@ -56,9 +56,6 @@ impl Access {
         }
     }
 }
-
-/// What is for a disk is stored past the caches from this length on: each piece waits for its own stores at its end.
-const STREAM_FROM: usize = 16 << 10;
 
 /// The pieces that a list begins with and that lie on the same device, taken off it: the device, and address and length
 /// of each.
@@ -205,10 +202,11 @@ impl<'a> Destination<'a> {
         Self::safe(bytes.as_mut_ptr(), bytes.len())
     }
 
-    /// A piece of borrowed memory that a disk is to have from here, and no processor reads: a long one is stored past
-    /// the caches, which do not have its lines, as the disk took them from there before.
+    /// A piece of borrowed memory that a disk is to have from here, and no caller reads: a long one is stored past the
+    /// caches. Through them each store waited for a line that was away with the write before
+    /// (docs/where-the-time-goes.md).
     pub const fn for_disk(bytes: &'a mut [u8]) -> Self {
-        let stores = if bytes.len() >= STREAM_FROM { Stores::Streaming } else { Stores::Plain };
+        let stores = if bytes.len() >= STREAM_PARTS_FROM { Stores::Streaming } else { Stores::Plain };
         Self { stores, ..Self::new(bytes) }
     }
 
@@ -318,11 +316,19 @@ impl Destination<'_> {
         // caller's word.
         let crc = unsafe { copy::load(crc, from, self.ptr, self.len, sum, self.stores) };
         if self.stores == Stores::Streaming {
-            // Whoever has it next is behind them.
+            // Before a queue or a lock gives the piece to anybody else: these do not order such stores.
             store_barrier();
         }
         Ok(crc)
     }
+}
+
+/// Copies bytes to where a disk is to have them: see [`Destination::for_disk`]. Panics if the lengths differ.
+pub fn copy_for_disk(from: &[u8], to: &mut [u8]) {
+    assert_eq!(from.len(), to.len(), "bytes and the place that they are copied to");
+    // SAFETY: both are borrowed, and as long; one of them exclusively, so that they do not overlap.
+    let copied = unsafe { Destination::for_disk(to).load(0, from.as_ptr(), false) };
+    copied.expect("borrowed memory is there");
 }
 
 fn check_usable(
@@ -459,4 +465,24 @@ fn crc_of_pieces(mut crc: u32, pieces: impl Iterator<Item = ReadSpan>, from: u64
         start = end;
     }
     Ok(crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_pieces_for_a_disk_are_stored_past_the_caches_and_no_others() {
+        let mut bytes = vec![0; 2 * STREAM_PARTS_FROM];
+        for (len, stores) in [(STREAM_PARTS_FROM - 1, Stores::Plain), (STREAM_PARTS_FROM, Stores::Streaming)] {
+            let mut piece = Destination::for_disk(&mut bytes[..len]);
+            assert_eq!((piece.stores, piece.reborrow().stores), (stores, stores));
+            let (first, second) = piece.split_at(len / 2);
+            assert_eq!((first.stores, second.stores), (stores, stores));
+        }
+        assert_eq!(Destination::new(&mut bytes).stores, Stores::Plain);
+        let (from, mut to) = (vec![7; STREAM_PARTS_FROM + 9], vec![0; STREAM_PARTS_FROM + 9]);
+        copy_for_disk(&from, &mut to);
+        assert_eq!(from, to);
+    }
 }

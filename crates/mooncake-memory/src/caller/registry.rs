@@ -25,7 +25,7 @@ struct Registered {
     end: usize,
     memory: Memory,
     /// Of memory of ours: the caller may free it before it unregisters it.
-    _addresses: Option<AddressHold>,
+    addresses: Option<AddressHold>,
 }
 
 /// What a registered range is, as it was found when it was registered.
@@ -67,7 +67,7 @@ impl Registry {
         match ranges.binary_search_by_key(&addr, |range| range.addr) {
             Ok(at) => Err(RegisterError::Already { addr, registered: ranges[at].end - addr }),
             Err(at) => {
-                ranges.insert(at, Registered { addr, end, memory, _addresses: addresses });
+                ranges.insert(at, Registered { addr, end, memory, addresses });
                 Ok(())
             }
         }
@@ -96,8 +96,9 @@ impl Registry {
         self.memory_of(range, false).map(drop)
     }
 
-    /// What a registered range that all bytes lie in is; to be `writable`, a range of the host must have been so. Bytes
-    /// that begin in a registered range and run out of it are refused.
+    /// What a registered range that all bytes lie in is; to be `writable`, a range of the host must have been so. None
+    /// of one that was freed: the kernel finds that nothing is there, on hosts, too, where pages cannot be tried out.
+    /// Bytes that begin in a registered range and run out of it are refused.
     pub(crate) fn memory_of(&self, range: ForeignRange, writable: bool) -> Result<Option<Memory>, RunsOut> {
         let ForeignRange { addr, len } = range;
         let ranges = self.ranges.read();
@@ -105,7 +106,9 @@ impl Registry {
         // The nearest one is nearly always it.
         let fits = |end: usize| {
             before.iter().rev().find(|range| {
-                end <= range.end && !(writable && matches!(range.memory, Memory::Host { writable: false, .. }))
+                let is_freed = range.addresses.as_ref().is_some_and(AddressHold::is_freed);
+                let is_read_only = matches!(range.memory, Memory::Host { writable: false, .. });
+                end <= range.end && !is_freed && !(writable && is_read_only)
             })
         };
         if let Some(range) = addr.checked_add(len).and_then(fits) {
@@ -170,6 +173,34 @@ mod tests {
         fn found(&self, addr: usize, len: usize, writable: bool) -> Result<Option<Memory>, RunsOut> {
             // SAFETY: only its numbers are used.
             self.memory_of(unsafe { ForeignRange::new(addr, len) }, writable)
+        }
+    }
+
+    #[test]
+    fn registered_memory_of_ours_that_was_freed_is_no_memory_and_nobody_elses() {
+        use mooncake_test_support::mapped_range;
+
+        use crate::caller::piece::{Source, crc_of_sources};
+        use crate::error::CopyError;
+        use crate::{allocate_huge, allocate_shared, free_host_memory};
+
+        for allocate in [allocate_shared, allocate_huge] {
+            let (registry, addr) = (Registry::new(), allocate(64 << 10).unwrap());
+            // SAFETY: this test's alone.
+            let part = unsafe { ForeignRange::new(addr + 8192, 4096) };
+            registry.register(part).unwrap();
+            assert!(registry.contains_writable(part.addr, part.len));
+            // SAFETY: nothing uses it.
+            assert!(unsafe { free_host_memory(addr) });
+            // As on hosts where pages cannot be tried out, which would not find it.
+            assert!(!registry.contains(part.addr, part.len) && !registry.contains_writable(part.addr + 9, 7));
+            let source = Source::foreign(part, &registry).unwrap();
+            let summed = crc_of_sources(0, &[source], 0, 4096);
+            assert!(matches!(summed, Err(CopyError::Fault { .. })), "{summed:?}");
+            let nothing = mapped_range(part.addr).unwrap();
+            assert_eq!((nothing.start, nothing.access.as_str()), (addr, "---"));
+            assert!(registry.unregister(part.addr));
+            assert!(mapped_range(addr).is_none_or(|range| range.start != addr || range.access != "---"));
         }
     }
 

@@ -13,9 +13,13 @@ mod x86;
 pub(crate) enum Stores {
     /// Through the caches.
     Plain,
-    /// Past the caches. Only [`barrier::store_barrier`] orders these.
+    /// Past the caches. Only [`barrier::store_barrier`] orders these: the caller runs it before anybody, itself too,
+    /// touches what was stored.
     Streaming,
 }
+
+/// A part of what is stored past the caches is so from this size on: each waits for its own stores at its end.
+pub(crate) const STREAM_PARTS_FROM: usize = 16 << 10;
 
 /// Bytes per step where copying and summing are two passes: small enough to stay in the first-level cache.
 const COPY_STEP_BYTES: usize = 16 * 1024;
@@ -38,7 +42,8 @@ pub(crate) unsafe fn checksum(crc: u32, src: *const u8, len: usize) -> u32 {
 /// Copies `len` bytes and returns the CRC-32C of what `crc` covers followed by them.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap.
+/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap. Behind [`Stores::Streaming`] the
+/// caller runs a [`barrier::store_barrier`] first.
 pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, len: usize, stores: Stores) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if let Some(level) = x86::level() {
@@ -86,10 +91,21 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize, stores: Stores) {
 
 /// # Safety
 /// As [`checksum()`].
-unsafe fn checksum_portable(crc: u32, src: *const u8, len: usize) -> u32 {
+unsafe fn checksum_portable(mut crc: u32, src: *const u8, len: usize) -> u32 {
+    // Others may store there, so that it is no slice: a copy is.
+    let mut copied = [0; COPY_STEP_BYTES];
+    for done in (0..len).step_by(COPY_STEP_BYTES) {
+        let step = &mut copied[..COPY_STEP_BYTES.min(len - done)];
+        // SAFETY: readable by the caller's word, and as long as the step at least.
+        unsafe { std::ptr::copy_nonoverlapping(src.add(done), step.as_mut_ptr(), step.len()) };
+        crc = sum_portable(crc, step);
+    }
+    crc
+}
+
+fn sum_portable(crc: u32, bytes: &[u8]) -> u32 {
     let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
-    // SAFETY: readable by the caller's word.
-    digest.update(unsafe { std::slice::from_raw_parts(src, len) });
+    digest.update(bytes);
     digest.finalize() as u32
 }
 
@@ -104,7 +120,7 @@ unsafe fn copy_and_checksum_portable(mut crc: u32, src: *const u8, dst: *mut u8,
         // SAFETY: `done + step <= len`, inside both ranges.
         unsafe {
             std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), step);
-            crc = checksum_portable(crc, dst.add(done), step);
+            crc = sum_portable(crc, std::slice::from_raw_parts(dst.add(done), step));
         }
         done += step;
     }

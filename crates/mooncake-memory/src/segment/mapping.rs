@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::caller::piece::{Destination, Source, leading_run, total_of_destinations, total_of_sources};
 use crate::copy::barrier::{load_barrier, store_barrier};
-use crate::copy::{self, Stores};
+use crate::copy::{self, STREAM_PARTS_FROM, Stores};
 use crate::device::Staging;
 use crate::error::{CopyError, MemoryError, ReadError};
 use crate::file::mapped_file::MappedFile;
@@ -26,10 +26,6 @@ const BLOCK: u64 = 256 << 10;
 
 /// Objects of this size on are written past the caches: they would only push out what is in them.
 const STREAM_FROM: u64 = 256 << 10;
-
-/// A part of such an object that is written by itself is so from this size on: each waits for its own stores at its
-/// end.
-const STREAM_PARTS_FROM: u64 = 16 << 10;
 
 /// What the owner of a segment announced about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +165,8 @@ impl Mapping {
         let stamps = self.stamps_to_write(offset, len)?;
         self.refuse_given_back(rid)?;
         self.fill(offset, len)?;
-        let stores = if whole >= STREAM_FROM && len >= STREAM_PARTS_FROM { Stores::Streaming } else { Stores::Plain };
+        let stores =
+            if whole >= STREAM_FROM && len >= STREAM_PARTS_FROM as u64 { Stores::Streaming } else { Stores::Plain };
         write_in_order(|| stamps::store(stamps, rid), store_barrier, || self.store_pieces(offset, pieces, len, stores))
     }
 
@@ -204,6 +201,7 @@ impl Mapping {
         self.look(rid, offset, len, Verify::Compute)
     }
 
+    /// Reads bytes of an object where they lie, for their checksum unless that is to be skipped, and then its stamps.
     fn look(&self, rid: Rid, offset: u64, len: u64, verify: Verify) -> Result<u32, ReadError> {
         let stamps = self.stamps(offset, len)?;
         self.fill_for(rid, offset, len)?;

@@ -127,7 +127,7 @@ pub fn leak_shared(bytes: u64) -> Result<ForeignRange, MemoryError> {
     let addr = allocate_shared(bytes)?;
     // Forgotten here, so that no caller can free what another one still uses.
     let block = HANDED_OUT.lock().take(addr);
-    std::mem::forget(block.map(|block| block.addresses));
+    drop(block);
     // SAFETY: mapped, writable and never unmapped; no Rust object lives in it.
     Ok(unsafe { ForeignRange::new(addr, bytes as usize) })
 }
@@ -173,7 +173,7 @@ pub unsafe fn free_host_memory(addr: usize) -> bool {
             let _ = memfd::punch(file.fd.as_fd(), 0, block.addresses.len as u64);
         }
     }
-    // SAFETY: its user has given it up.
+    // SAFETY: mapped by one of the above and given up by its user.
     unsafe { block.addresses.free() };
     true
 }
@@ -201,8 +201,7 @@ fn hand_out(addr: usize, len: usize, file: Option<(OwnedFd, bool)>) {
         handed_out.last_id += 1;
         File { id: handed_out.last_id, fd: Guarded::new(fd), sole, given: false }
     });
-    // SAFETY: the mapping was just made, for this.
-    let addresses = unsafe { Addresses::of_mapping(addr, len) };
+    let addresses = Addresses::of_mapping(addr, len);
     handed_out.by_addr.insert(addr, Block { addresses, file });
 }
 
@@ -222,6 +221,8 @@ fn whole(bytes: u64, page: u64) -> Result<usize, MemoryError> {
 
 #[cfg(test)]
 mod tests {
+    use mooncake_test_support::mapped_range;
+
     use super::*;
     use crate::addresses::hold_addresses;
     use crate::shared::peer_memory::PeerMemory;
@@ -275,17 +276,6 @@ mod tests {
         assert!(shared_block(addr, 1).is_none() && shared_block_file(block.id).is_none());
     }
 
-    /// What `/proc/self/maps` says of the access to an address.
-    fn access_to(addr: usize) -> Option<String> {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines().find_map(|line| {
-            let (bounds, rest) = line.split_once(' ')?;
-            let (from, to) = bounds.split_once('-')?;
-            let at = |text| usize::from_str_radix(text, 16).ok();
-            (at(from)?..at(to)?).contains(&addr).then(|| rest[..3].to_owned())
-        })
-    }
-
     #[test]
     fn addresses_of_freed_memory_are_nobodys_while_they_are_held() {
         let _alone = ALONE.lock();
@@ -294,18 +284,20 @@ mod tests {
             assert!(hold_addresses(addr + 4096, 64 << 20).is_none());
             let held = [(addr, 64 << 10), (addr + 8192, 10)].map(|(addr, len)| hold_addresses(addr, len).unwrap());
             drop(hold_addresses(addr, 1));
-            assert_eq!(access_to(addr).as_deref(), Some("rw-"));
+            assert_eq!(mapped_range(addr).unwrap().access, "rw-");
+            assert!(!held[0].is_freed());
             // SAFETY: nobody uses it.
             assert!(unsafe { free_host_memory(addr) });
             assert!(hold_addresses(addr, 1).is_none());
             // SAFETY: nothing is mapped there that anybody has.
             let late = unsafe { ForeignRange::new(addr + 8192, 3) };
             for held in held {
-                assert_eq!(access_to(addr + 8192).as_deref(), Some("---"));
+                let nothing = mapped_range(addr + 8192).unwrap();
+                assert_eq!((nothing.start, nothing.access.as_str(), held.is_freed()), (addr, "---", true));
                 assert!(late.write_from(b"abc").is_err() && late.read_into(&mut [0; 3]).is_err());
                 drop(held);
             }
-            assert_ne!(access_to(addr + 8192).as_deref(), Some("---"));
+            assert!(mapped_range(addr).is_none_or(|range| range.start != addr || range.access != "---"));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TIER_OBJECT_PART, TierUuid};
-use mooncake_memory::{copy_and_sum, crc32c};
+use mooncake_memory::{copy_and_sum, copy_for_disk, crc32c};
 
 use super::{Ordered, TierOwner, ToMaster};
 use crate::address::{FileNumber, Geometry};
@@ -81,7 +81,7 @@ impl Value for FromRecord {
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        into.copy_from_slice(&self.0[at as usize..][..into.len()]);
+        copy_for_disk(&self.0[at as usize..][..into.len()], into);
         true
     }
 }

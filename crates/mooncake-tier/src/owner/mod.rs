@@ -50,13 +50,13 @@ pub trait Source: Send + Sync {
     /// How many.
     fn size(&self) -> u64;
 
-    /// CRC-32C of some of them; none if they cannot be reached any more.
+    /// CRC-32C of `len` of them from `at` on; none if they cannot be reached any more.
     fn sum(&self, at: u64, len: u64) -> Option<u32>;
 
     /// Copies those from `at` on to where a disk is to have them; false if they cannot be reached any more.
     fn copy(&self, at: u64, into: &mut [u8]) -> bool;
 
-    /// Whether all that was copied so far was the placement's: its stamps are there still.
+    /// Whether all that was summed or copied so far was the placement's: its stamps are there still.
     fn is_same(&self) -> bool;
 
     /// Of which placement they are.

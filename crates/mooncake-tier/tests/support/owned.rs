@@ -23,17 +23,66 @@ pub const PLACEMENT: Rid = Rid(77);
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Memory whose placement ends when so many bytes were copied of it.
+/// Memory whose placement ends, or which changes otherwise, while it is written.
 pub struct Leaving {
     pub size: u64,
-    after: u64,
+    /// Bytes that are summed, and that are copied, while it is the placement's.
+    summed_before: u64,
+    copied_before: u64,
+    summed: AtomicU64,
     copied: AtomicU64,
+    between: Between,
     pub is_reachable: AtomicBool,
 }
 
+/// What happens behind the sums and before the copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Between {
+    Nothing,
+    /// The memory cannot be reached any more.
+    Leaves,
+    /// Its first byte is another one, and its placement goes on.
+    Flips,
+}
+
 impl Leaving {
+    /// Its placement ends when so many bytes were copied.
     pub fn new(size: u64, after: u64) -> Arc<Leaving> {
-        Arc::new(Leaving { size, after, copied: AtomicU64::new(0), is_reachable: AtomicBool::new(true) })
+        Arc::new(Leaving { copied_before: after, ..Leaving::staying(size) })
+    }
+
+    /// Its placement ends when so many bytes were summed.
+    pub fn while_summed(size: u64, after: u64) -> Arc<Leaving> {
+        Arc::new(Leaving { summed_before: after, ..Leaving::staying(size) })
+    }
+
+    pub fn between(size: u64, between: Between) -> Arc<Leaving> {
+        Arc::new(Leaving { between, ..Leaving::staying(size) })
+    }
+
+    fn staying(size: u64) -> Leaving {
+        Leaving {
+            size,
+            summed_before: u64::MAX,
+            copied_before: u64::MAX,
+            summed: AtomicU64::new(0),
+            copied: AtomicU64::new(0),
+            between: Between::Nothing,
+            is_reachable: AtomicBool::new(true),
+        }
+    }
+
+    /// Those from `at` on; another placement's from `before` on.
+    fn fill(at: u64, into: &mut [u8], before: u64) {
+        for (at, byte) in (at..).zip(into) {
+            *byte = if at < before { at as u8 } else { 0xee };
+        }
+    }
+
+    fn sum_of_part(&self, at: u64, len: u64) -> u32 {
+        let mut bytes = vec![0; len as usize];
+        Leaving::fill(at, &mut bytes, self.summed_before);
+        mooncake_memory::crc32c(&bytes)
     }
 }
 
@@ -43,22 +92,22 @@ impl Source for Leaving {
     }
 
     fn sum(&self, at: u64, len: u64) -> Option<u32> {
-        let mut bytes = vec![0; len as usize];
-        self.copy(at, &mut bytes).then(|| mooncake_memory::crc32c(&bytes))
+        self.summed.fetch_max(at + len, Ordering::Relaxed);
+        self.is_reachable.load(Ordering::Relaxed).then(|| self.sum_of_part(at, len))
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
-        for (nth, byte) in into.iter_mut().enumerate() {
-            let at = at + nth as u64;
-            // Another placement's bytes from there on.
-            *byte = if at < self.after { at as u8 } else { 0xee };
+        Leaving::fill(at, into, self.copied_before);
+        if self.between == Between::Flips && at == 0 {
+            into[0] ^= 1;
         }
         self.copied.fetch_max(at + into.len() as u64, Ordering::Relaxed);
-        self.is_reachable.load(Ordering::Relaxed)
+        self.is_reachable.load(Ordering::Relaxed) && self.between != Between::Leaves
     }
 
     fn is_same(&self) -> bool {
-        self.copied.load(Ordering::Relaxed) <= self.after
+        let is_before = |done: &AtomicU64, end| done.load(Ordering::Relaxed) <= end;
+        is_before(&self.summed, self.summed_before) && is_before(&self.copied, self.copied_before)
     }
 
     fn placement(&self) -> Rid {
@@ -66,12 +115,9 @@ impl Source for Leaving {
     }
 }
 
-/// Of what is copied, so that the sum alone tells nothing.
+/// Of what is summed, so that the sum alone tells nothing.
 pub fn sum_of(source: &Leaving) -> u32 {
-    let mut bytes = vec![0; source.size as usize];
-    source.copy(0, &mut bytes);
-    source.copied.store(0, Ordering::Relaxed);
-    mooncake_memory::crc32c(&bytes)
+    source.sum_of_part(0, source.size)
 }
 
 /// An owner of a tier on that disk, for the tests of what a disk does.
