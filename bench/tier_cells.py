@@ -352,7 +352,7 @@ def _taken_over(implementation, record, folder, size):
         count = size // (64 * KIB)
         _fill(client, "kept", 64 * KIB, count)
         end = time.monotonic() + 30
-        # Not until all orders are answered: that may be for a moment, before the last of them are given.
+        # Not by mooncake_tier_ordered_bytes: it is 0 for a moment before the last orders are given.
         while (kept := int(rig.master.metric("file_cache_nums_"))) < count:
             lost = int(rig.master.metric("mooncake_evicted_unwritten_objects_total"))
             if lost or time.monotonic() > end:

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Of memory that was not freed, by first address.
+/// Of memory that was not freed, by first address. What was leaked stays, with nothing behind it.
 static IN_USE: Mutex<BTreeMap<usize, Weak<Addresses>>> = Mutex::new(BTreeMap::new());
 
 /// Addresses of one mapping. Once it was freed they are free with the last of these.
@@ -53,7 +53,7 @@ impl Addresses {
     }
 
     /// The memory is freed: nothing is there while anybody holds the addresses, and then they are free, too. Should the
-    /// kernel refuse to put nothing there, the memory stays until then.
+    /// kernel refuse to put nothing there, they never are.
     ///
     /// # Safety
     /// The mapping is there still, and nothing uses the memory any more.
@@ -65,7 +65,10 @@ impl Addresses {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
             let base = ptr::with_exposed_provenance_mut(self.base);
             // SAFETY: nothing uses the memory, and its addresses are this value's.
-            let _ = unsafe { mmap_anonymous(base, self.len, ProtFlags::empty(), flags) };
+            if unsafe { mmap_anonymous(base, self.len, ProtFlags::empty(), flags) }.is_err() {
+                // Whatever is there now stays: nobody unmaps what may be another's.
+                std::mem::forget(self);
+            }
         }
     }
 }

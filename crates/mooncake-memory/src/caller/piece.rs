@@ -203,8 +203,7 @@ impl<'a> Destination<'a> {
     }
 
     /// A piece of borrowed memory that a disk is to have from here, and no caller reads: a long one is stored past the
-    /// caches. Through them each store waited for a line that was away with the write before
-    /// (docs/where-the-time-goes.md).
+    /// caches. Through them each store may wait for its line (docs/where-the-time-goes.md).
     pub const fn for_disk(bytes: &'a mut [u8]) -> Self {
         let stores = if bytes.len() >= STREAM_PARTS_FROM { Stores::Streaming } else { Stores::Plain };
         Self { stores, ..Self::new(bytes) }

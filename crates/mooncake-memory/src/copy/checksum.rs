@@ -12,8 +12,7 @@ pub fn crc32c(data: &[u8]) -> u32 {
 
 /// CRC-32C of what `crc` covers followed by `data`.
 pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
-    // SAFETY: the slice is readable for its length.
-    unsafe { copy::checksum(crc, data.as_ptr(), data.len()) }
+    copy::checksum_of(crc, data)
 }
 
 /// Copies bytes to a place of the same length, in one pass with their CRC-32C. Panics if the lengths differ.

@@ -39,11 +39,21 @@ pub(crate) unsafe fn checksum(crc: u32, src: *const u8, len: usize) -> u32 {
     unsafe { checksum_portable(crc, src, len) }
 }
 
+/// The same of borrowed bytes, which nobody stores to meanwhile.
+pub(crate) fn checksum_of(crc: u32, bytes: &[u8]) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if x86::level().is_some() {
+        // SAFETY: the slice is readable for its length.
+        return unsafe { checksum(crc, bytes.as_ptr(), bytes.len()) };
+    }
+    sum_portable(crc, bytes)
+}
+
 /// Copies `len` bytes and returns the CRC-32C of what `crc` covers followed by them.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap. Behind [`Stores::Streaming`] the
-/// caller runs a [`barrier::store_barrier`] first.
+/// `src` is readable and `dst` writable for `len` bytes, and they do not overlap. With [`Stores::Streaming`] the
+/// caller runs a [`barrier::store_barrier`] before anybody touches `dst`.
 pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, len: usize, stores: Stores) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if let Some(level) = x86::level() {
