@@ -168,7 +168,11 @@ class MooncakeHostMemAllocator:
     def alloc(self, size: int) -> int:
         """Address of that many bytes, zero and populated; RuntimeError says why there are none."""
     def free(self, ptr: int) -> int:
-        """0, or -600 for what `alloc` did not give."""
+        """0, or -600 for what `alloc` did not give.
+
+        Unregister it first. What is still registered is no memory any more, and its addresses are nobody else's until
+        it is unregistered.
+        """
 
 def bind_to_numa_node(node: int) -> None:
     """Runs the calling thread on a NUMA node and prefers its memory; warnings in the log, never an error."""
