@@ -30,6 +30,9 @@ impl MooncakeHostMemAllocator {
     }
 
     /// 0, or -600 for what `alloc` did not give.
+    ///
+    /// Unregister it first. What is still registered is no memory any more, and its addresses are nobody else's until
+    /// it is unregistered.
     fn free(&self, py: Python<'_>, ptr: &Bound<'_, PyAny>) -> PyResult<i64> {
         let addr = usize::try_from(unsigned(ptr, "ptr")?).unwrap_or(0);
         // SAFETY: the caller of `free` gives the memory up; what it did not get from us is left alone.
