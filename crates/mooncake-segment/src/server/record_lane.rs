@@ -27,8 +27,11 @@ const LANES_MAX: usize = 256;
 const PART_BYTES: u64 = 1 << 20;
 
 /// What is read while the peer takes what was read before: so many parts, and bytes of them.
-const PARTS_AHEAD: usize = 32;
+const PARTS_AHEAD: usize = 128;
 const BYTES_AHEAD: u64 = 8 << 20;
+
+/// Requests that are taken from the stream at once.
+const FRAMES_AT_ONCE: usize = 128;
 
 /// A lane looks so often whether it is to end.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -169,8 +172,10 @@ impl Lane {
 
     fn serve(&mut self) -> io::Result<()> {
         while !self.tier.withdrawn.load(Ordering::Acquire) {
-            // The peer asks for many at a time: the disk has them all before the first one is waited for.
-            while self.parts.is_empty() || self.parts.len() < PARTS_AHEAD && self.bytes_ahead < BYTES_AHEAD {
+            // The peer asks for many at a time: the disk has them before the first one is waited for. They are taken
+            // many at a time, too, so that what lies side by side can be read at once.
+            let is_low = self.parts.len() <= PARTS_AHEAD / 2 && self.bytes_ahead <= BYTES_AHEAD / 2;
+            while self.parts.is_empty() || is_low && self.parts.len() < PARTS_AHEAD && self.bytes_ahead < BYTES_AHEAD {
                 if self.rest.is_some() {
                     self.read_on();
                     continue;
@@ -296,13 +301,13 @@ pub(super) fn prepare(stream: impl AsFd, stall_timeout: Duration) -> io::Result<
 
 /// Requests, of which several may have come together.
 pub(super) struct Frames {
-    bytes: [u8; 32 * FRAME_LEN],
+    bytes: [u8; FRAMES_AT_ONCE * FRAME_LEN],
     have: Range<usize>,
 }
 
 impl Frames {
     pub(super) fn new() -> Frames {
-        Frames { bytes: [0; 32 * FRAME_LEN], have: 0..0 }
+        Frames { bytes: [0; FRAMES_AT_ONCE * FRAME_LEN], have: 0..0 }
     }
 
     /// The next request; none when the peer has hung up, or has asked for nothing for long.

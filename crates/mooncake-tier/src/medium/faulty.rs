@@ -127,6 +127,16 @@ impl FaultyDisk {
         disk.run_until(until);
     }
 
+    /// Bytes that are being read.
+    pub fn bytes_being_read(&self) -> u64 {
+        let disk = self.0.lock();
+        let len = |under_way: &UnderWay| match under_way.operation {
+            Operation::Read { len, .. } => len as u64,
+            _ => 0,
+        };
+        disk.under_way.values().map(len).sum()
+    }
+
     /// Other faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.0.lock().faults = faults;

@@ -6,11 +6,17 @@ use std::time::Duration;
 
 use mooncake_memory::copy_and_sum;
 
-use super::{CHUNKS_MAX, Miss, Progress, Reader, RecordPlace, Want};
+use super::runs::{RUN_BYTES, Run};
+use super::{CHUNKS_MAX, Miss, Piece, Progress, Reader, RecordPlace, Want};
+use crate::address::BLOCK;
 use crate::medium::{Completion, Files};
 
 /// One in so many slots is left to reads that callers wait for.
 const SLOTS_LEFT: usize = 4;
+
+/// Bytes at the disk at a time, and one read more. A virtual disk may say that a read has ended only once all others at
+/// it have, too: with few at it, what is asked for next is read while this is copied and sent.
+const BYTES_AT_DISK: u64 = 2 << 20;
 
 /// Reads of one thread, which ends them in the order in which it asked for them.
 pub struct ReadAhead<M: Files> {
@@ -18,6 +24,16 @@ pub struct ReadAhead<M: Files> {
     asked: VecDeque<Asked>,
     /// Number of the oldest.
     first: u64,
+    /// Reads that have ended and were not looked at.
+    came: VecDeque<(Completion, Read)>,
+}
+
+/// What the disk has read at once.
+enum Read {
+    /// Of the record that was asked for as which one.
+    Piece(u64, Piece),
+    /// Several, and their bytes.
+    Run(Run, u64),
 }
 
 struct Asked {
@@ -27,12 +43,16 @@ struct Asked {
     /// Where in them the object's go.
     into: Range<usize>,
     progress: Progress,
+    /// All of it, while it is read with its neighbours.
+    together: Option<Piece>,
+    /// A read with its neighbours has failed: one of them may have spoiled it.
+    is_alone: bool,
 }
 
 impl<M: Files> ReadAhead<M> {
     /// None yet.
     pub fn new(reader: Reader<M>) -> ReadAhead<M> {
-        ReadAhead { reader, asked: VecDeque::new(), first: 0 }
+        ReadAhead { reader, asked: VecDeque::new(), first: 0, came: VecDeque::new() }
     }
 
     /// Nothing is asked for that has not ended.
@@ -42,25 +62,29 @@ impl<M: Files> ReadAhead<M> {
 
     /// For reads of another kind. What is under way is of no interest any more.
     pub fn into_reader(mut self) -> Reader<M> {
-        self.reader.under_way.clear();
+        self.reader.forget();
         self.reader
     }
 
-    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`.
+    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. They are read from the
+    /// next [`ReadAhead::next`] on: records that lie behind one another, and were asked for so, at once.
     pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
-        self.asked.push_back(Asked { place, from, bytes, into, progress });
-        self.submit();
+        self.asked.push_back(Asked { place, from, bytes, into, progress, together: None, is_alone: false });
     }
 
     /// The end of the oldest, with its bytes; none if nothing was asked for. `time_left` is asked how long the disk may
     /// take.
     pub fn next(&mut self, mut time_left: impl FnMut() -> Duration) -> Option<(Vec<u8>, Result<(), Miss>)> {
         loop {
+            // The disk goes on before anything is copied.
+            while let Some(ended) = self.reader.next_end(Duration::ZERO) {
+                self.came(ended);
+            }
             self.submit();
             let oldest = self.asked.front_mut()?;
-            if oldest.progress.result.is_none() && self.reader.under_way.is_empty() {
+            if oldest.progress.result.is_none() && self.came.is_empty() && !self.reader.has_reads() {
                 oldest.progress.fail(Miss::NoSlot);
             }
             if let Some(result) = oldest.progress.result {
@@ -69,9 +93,13 @@ impl<M: Files> ReadAhead<M> {
                 self.reader.count(result);
                 return Some((oldest.bytes, result));
             }
+            if let Some((ended, read)) = self.came.pop_front() {
+                self.take(ended, read);
+                continue;
+            }
             let left = time_left();
             match self.reader.next_end(left) {
-                Some(ended) => self.ended(ended),
+                Some(ended) => self.came(ended),
                 None if left.is_zero() => self.are_late(),
                 None => {}
             }
@@ -80,38 +108,128 @@ impl<M: Files> ReadAhead<M> {
 
     /// Begins what there is room for, in their order.
     fn submit(&mut self) {
-        for (nth, asked) in self.asked.iter_mut().enumerate() {
-            while !asked.progress.pieces.is_empty() {
-                let slots = &self.reader.slots;
-                let has_slot = nth == 0 || slots.free() > slots.count() / SLOTS_LEFT;
-                if !has_slot || !self.reader.submit_next(self.first + nth as u64, &mut asked.progress, &asked.place) {
-                    return;
-                }
+        let mut nth = 0;
+        while let Some(asked) = self.asked.get_mut(nth) {
+            if asked.progress.pieces.is_empty() {
+                nth += 1;
+                continue;
+            }
+            let slots = &self.reader.slots;
+            let has_slot = slots.free() > slots.count() / SLOTS_LEFT && self.reader.bytes_under_way() < BYTES_AT_DISK;
+            if nth > 0 && !has_slot {
+                return;
+            }
+            let (count, bytes) = self.run_from(nth);
+            let begins = if count > 1 {
+                self.submit_run(nth..nth + count, bytes)
+            } else {
+                let Asked { progress, place, .. } = &mut self.asked[nth];
+                self.reader.submit_next(self.first + nth as u64, progress, place)
+            };
+            if !begins {
+                return;
             }
         }
     }
 
-    fn ended(&mut self, ended: Completion) {
-        let Some((number, piece)) = self.reader.under_way.remove(&ended.tag) else { return };
-        // Of one that has failed, its slot is free now.
+    /// How many from there on lie behind one another and are read at once, and their bytes.
+    fn run_from(&self, nth: usize) -> (usize, u64) {
+        let (mut count, mut bytes, mut next) = (0, 0, self.asked[nth].place.address.0);
+        for Asked { place, progress, is_alone, .. } in self.asked.range(nth..) {
+            let [piece] = &progress.pieces[..] else { break };
+            let goes_on = piece.has_header && !is_alone && place.address.0 == next && bytes + piece.len <= RUN_BYTES;
+            if !goes_on {
+                break;
+            }
+            (count, bytes) = (count + 1, bytes + piece.len);
+            next = next.saturating_add(piece.len / BLOCK);
+        }
+        (count, bytes)
+    }
+
+    /// Begins the read of several at once; false if it has to wait.
+    fn submit_run(&mut self, run: Range<usize>, bytes: u64) -> bool {
+        let numbers: Run = run.clone().map(|nth| self.first as usize + nth).collect();
+        let begun = self.reader.submit_together(&numbers, &self.asked[run.start].place, bytes);
+        for asked in self.asked.range_mut(run) {
+            match begun {
+                Ok(false) => {}
+                Ok(true) => {
+                    asked.together = asked.progress.pieces.pop();
+                    asked.progress.left += 1;
+                }
+                Err(miss) => asked.progress.fail(miss),
+            }
+        }
+        begun.unwrap_or(true)
+    }
+
+    fn came(&mut self, ended: Completion) {
+        let read = match self.reader.under_way.remove(&ended.tag) {
+            Some((number, piece)) => Read::Piece(number, piece),
+            None => match self.reader.runs_under_way.remove(&ended.tag) {
+                Some((run, bytes)) => Read::Run(run, bytes),
+                // Of one that was late: its slot is free now.
+                None => return,
+            },
+        };
+        self.came.push_back((ended, read));
+    }
+
+    fn take(&mut self, ended: Completion, read: Read) {
+        let (number, piece) = match read {
+            Read::Run(run, bytes) => return self.take_run(ended, &run, bytes),
+            Read::Piece(number, piece) => (number, piece),
+        };
+        // None of one that has failed.
         let nth = number.checked_sub(self.first).and_then(|nth| usize::try_from(nth).ok());
         let Some(asked) = nth.and_then(|nth| self.asked.get_mut(nth)) else { return };
-        let Asked { place, from, bytes, into, progress } = asked;
-        let (place, from) = (*place, *from);
-        let target = &mut bytes[into.clone()];
-        let len = target.len() as u64;
-        let mut sink = |at: u64, bytes: &[u8]| copy_and_sum(bytes, &mut target[(at - from) as usize..][..bytes.len()]);
-        self.reader.came(ended, piece, progress, &mut Want { place, from, len, crc: None, sink: &mut sink });
+        asked.with_want(|progress, want| self.reader.came(ended, piece, progress, want));
+    }
+
+    /// All of a run has come, or none of it.
+    fn take_run(&mut self, ended: Completion, run: &Run, bytes: u64) {
+        // The oldest stays until it has ended, and so do those behind it.
+        let first = run[0] - self.first as usize;
+        let whole = ended.slot.filter(|_| ended.result.is_ok_and(|read| read as u64 == bytes));
+        let mut at = 0;
+        for asked in self.asked.range_mut(first..first + run.len()) {
+            let piece = asked.together.take().expect("it is being read");
+            asked.progress.left -= 1;
+            match &whole {
+                Some(slot) => {
+                    let bytes = &slot[at..at + piece.len as usize];
+                    asked.with_want(|progress, want| progress.came_whole(piece, bytes, want));
+                }
+                None => {
+                    asked.progress.pieces.push(piece);
+                    asked.is_alone = true;
+                }
+            }
+            at += piece.len as usize;
+        }
     }
 
     /// The disk has not answered in time: neither the oldest nor what is under way behind it.
     fn are_late(&mut self) {
-        self.reader.under_way.clear();
+        self.reader.forget();
         for (nth, asked) in self.asked.iter_mut().enumerate() {
             if nth == 0 || asked.progress.left > 0 {
                 asked.progress.fail(Miss::Late);
                 asked.progress.left = 0;
+                asked.together = None;
             }
         }
+    }
+}
+
+impl Asked {
+    /// Runs what takes bytes of it, which are copied to where they go.
+    fn with_want(&mut self, take: impl FnOnce(&mut Progress, &mut Want<'_>)) {
+        let Asked { place, from, ref mut bytes, ref into, ref mut progress, .. } = *self;
+        let target = &mut bytes[into.clone()];
+        let len = target.len() as u64;
+        let mut sink = |at: u64, bytes: &[u8]| copy_and_sum(bytes, &mut target[(at - from) as usize..][..bytes.len()]);
+        take(progress, &mut Want { place, from, len, crc: None, sink: &mut sink });
     }
 }

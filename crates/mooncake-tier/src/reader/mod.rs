@@ -98,8 +98,8 @@ pub struct Reader<M: Files> {
     next_tag: u64,
     /// Which want a read belongs to; those of calls that have ended are not among them.
     under_way: BTreeMap<u64, (u64, Piece)>,
-    /// Reads of several wants of one call.
-    runs_under_way: BTreeMap<u64, Run>,
+    /// Reads of several wants of one call, and their bytes.
+    runs_under_way: BTreeMap<u64, (Run, u64)>,
     counted: Option<CountedReads>,
     /// When each read began, those of calls that have ended among them. Only where they are counted.
     begun: BTreeMap<u64, Instant>,
@@ -190,9 +190,7 @@ impl<M: Files> Reader<M> {
                     self.ended(ended, &mut all, wants, &mut to_read);
                 }
                 all.iter_mut().filter(|progress| progress.result.is_none()).for_each(|it| it.fail(Miss::Late));
-                // Their slots come back when the disk answers.
-                self.under_way.clear();
-                self.runs_under_way.clear();
+                self.forget();
                 break;
             }
             while let Some(run) = to_read.front()
@@ -202,7 +200,7 @@ impl<M: Files> Reader<M> {
                     to_read.pop_front();
                 }
             }
-            if self.under_way.is_empty() && self.runs_under_way.is_empty() {
+            if !self.has_reads() {
                 // Others have all slots, or late reads of this thread have its queue.
                 match to_read.pop_front() {
                     Some(run) => run.into_iter().for_each(|nth| all[nth].fail(Miss::NoSlot)),
@@ -224,23 +222,40 @@ impl<M: Files> Reader<M> {
         if run.len() == 1 {
             return self.submit_next(first as u64, &mut all[first], &place);
         }
-        if !self.queue.has_room() {
-            return false;
-        }
-        let file = match self.file(self.geometry.file_of(place.address)) {
-            Ok(file) => file,
-            Err(error) => {
-                run.iter().for_each(|nth| all[*nth].fail(why_not_opened(&error)));
-                return true;
-            }
-        };
-        let Some(slot) = self.slots.take() else { return false };
         let len: u64 = run.iter().map(|nth| all[*nth].pieces[0].len).sum();
+        self.submit_together(run, &place, len).unwrap_or_else(|miss| {
+            run.iter().for_each(|nth| all[*nth].fail(miss));
+            true
+        })
+    }
+
+    /// Begins the read of a run of so many bytes, whose first record lies there; false if it has to wait.
+    fn submit_together(&mut self, run: &Run, place: &RecordPlace, len: u64) -> Result<bool, Miss> {
+        if !self.queue.has_room() {
+            return Ok(false);
+        }
+        let file = self.file(self.geometry.file_of(place.address)).map_err(|error| why_not_opened(&error))?;
+        let Some(slot) = self.slots.take() else { return Ok(false) };
         self.next_tag += 1;
-        self.runs_under_way.insert(self.next_tag, run.clone());
+        self.runs_under_way.insert(self.next_tag, (run.clone(), len));
         let offset = self.geometry.offset_of(place.address);
         self.submit(Operation::Read { file, offset, slot, len: len as usize });
-        true
+        Ok(true)
+    }
+
+    /// Nobody waits for what is under way any more: its slots come back when the disk answers.
+    fn forget(&mut self) {
+        self.under_way.clear();
+        self.runs_under_way.clear();
+    }
+
+    fn has_reads(&self) -> bool {
+        !(self.under_way.is_empty() && self.runs_under_way.is_empty())
+    }
+
+    fn bytes_under_way(&self) -> u64 {
+        let of_runs = self.runs_under_way.values().map(|(_, bytes)| bytes);
+        self.under_way.values().map(|(_, piece)| &piece.len).chain(of_runs).sum()
     }
 
     /// Begins the next read of a want; false if it has to wait.
@@ -283,8 +298,7 @@ impl<M: Files> Reader<M> {
     }
 
     fn ended(&mut self, ended: Completion, all: &mut [Progress], wants: &mut [Want<'_>], to_read: &mut VecDeque<Run>) {
-        if let Some(run) = self.runs_under_way.remove(&ended.tag) {
-            let len: u64 = run.iter().map(|nth| all[*nth].pieces[0].len).sum();
+        if let Some((run, len)) = self.runs_under_way.remove(&ended.tag) {
             let whole = ended.slot.filter(|_| ended.result.is_ok_and(|read| read as u64 == len));
             let Some(slot) = whole else {
                 // One of them may have spoiled it: each is read alone.

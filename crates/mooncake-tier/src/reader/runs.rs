@@ -9,7 +9,7 @@ use crate::address::BLOCK;
 pub(super) type Run = Vec<usize>;
 
 /// Most bytes of one read.
-const RUN_BYTES: u64 = 1 << 20;
+pub(super) const RUN_BYTES: u64 = 1 << 20;
 
 /// A batch is parted into so many reads at least: the disk goes on while bytes are copied.
 const RUNS_MIN: u64 = 16;

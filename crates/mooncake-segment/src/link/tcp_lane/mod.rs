@@ -32,7 +32,7 @@ const SEND_CHUNK: u64 = 1 << 20;
 
 /// Reads of records that are asked for before the first of them has come, and bytes of them: what its owner has under
 /// way at the disk, and as much again.
-const READS_ASKED: usize = 64;
+const READS_ASKED: usize = 256;
 const BYTES_ASKED: u64 = 16 << 20;
 
 #[derive(Debug)]
@@ -224,7 +224,10 @@ impl Lane {
         let (mut asked, mut asked_bytes) = (VecDeque::new(), 0);
         for (nth, read) in reads.iter_mut().enumerate() {
             let mut frames = Vec::new();
-            while let Some(span) = spans.get(nth + asked.len())
+            // Many at a time: the owner reads what lies side by side at once, and each message wakes it.
+            let is_low = asked.len() <= READS_ASKED / 2 && asked_bytes <= BYTES_ASKED / 2;
+            while is_low
+                && let Some(span) = spans.get(nth + asked.len())
                 && (asked.is_empty() || asked.len() < READS_ASKED && asked_bytes + span.len <= BYTES_ASKED)
             {
                 self.sequence += 1;
