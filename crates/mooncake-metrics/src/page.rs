@@ -74,13 +74,13 @@ impl Page {
     }
 
     /// Values by label.
-    pub fn labelled<'v>(
+    pub fn labelled<'v, V: Display>(
         &mut self,
         kind: Kind,
         name: &str,
         label: &'static str,
         help: &str,
-        values: impl IntoIterator<Item = (&'v str, u64)>,
+        values: impl IntoIterator<Item = (&'v str, V)>,
     ) {
         let family = Family { name, kind, help, label: Some(label), also: None };
         match &mut self.0 {

@@ -12,11 +12,9 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
 use mooncake_tier::health::Fitness;
-use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{TierOwner, ToMaster};
-use mooncake_tier::reader::ahead::ReadAhead;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Tier};
@@ -571,73 +569,6 @@ fn records_that_are_read_together_are_proven_one_by_one() {
                 assert!((0..).zip(bytes).all(|(at, byte): (u64, u8)| byte == at as u8), "{nth}");
             }
         }
-    }
-}
-
-#[test]
-fn records_side_by_side_are_read_ahead_at_once_and_a_bad_one_spoils_itself_alone() {
-    let mut owned = Owned::new(Faults::default(), FILES_MIN);
-    let ordered: Vec<u64> = (0..200).map(|_| owned.order(BLOCK * 3)).collect();
-    owned.pass(2 * SECOND);
-    let in_first = |nth: &&u64| owned.answers[*nth].unwrap().0 < FILE_BLOCKS;
-    let asked: Vec<u64> = ordered.iter().filter(in_first).copied().collect();
-    let (bad, size) = (asked[31], BLOCK * 3);
-    let block = owned.answers[&bad].unwrap().0;
-    assert!(owned.disk.flip(&FileNumber(0).name(), ((block + 1) * BLOCK + 1_000) * 8), "in its value");
-    let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
-    for slots in [1, 2, 3, 32] {
-        let mut reader = Reader::new(owned.disk.clone(), geometry, Slots::new(slots)).unwrap();
-        let counts: Arc<IoCounts> = Arc::default();
-        reader.counts(CountedReads { counts: counts.clone(), by: ReadFor::Lane });
-        let mut ahead = ReadAhead::new(reader);
-        for nth in &asked {
-            let (address, rid) = (owned.answers[nth].unwrap(), Rid(2 * nth));
-            let place = RecordPlace { tier: TIER, address, rid, size, key_bytes: nth.to_string().len() };
-            let len = (size - 9) as usize;
-            ahead.ask(place, 5, vec![0; len + 7], 4..4 + len);
-        }
-        for nth in &asked {
-            let (bytes, read) = ahead.next(|| SECOND).unwrap();
-            match read {
-                Err(miss) => assert_eq!((*nth, miss), (bad, Miss::Wrong)),
-                Ok(()) => {
-                    assert_ne!(*nth, bad);
-                    let (around, read) =
-                        ([&bytes[..4], &bytes[bytes.len() - 3..]].concat(), &bytes[4..bytes.len() - 3]);
-                    assert_eq!(around, [0; 7], "what is not asked for stays as it was");
-                    assert!((5..size - 4).map(|at| at as u8).eq(read.iter().copied()), "{nth} with {slots} slots");
-                }
-            }
-        }
-        assert!(ahead.is_idle() && ahead.next(|| SECOND).is_none());
-        let reads = counts.totals().reads.count;
-        assert!(reads * 10 < asked.len() as u64, "{reads} reads of {} records", asked.len());
-    }
-}
-
-#[test]
-fn what_was_asked_for_is_read_while_others_use_what_has_come_and_the_disk_has_few_megabytes_of_it_at_a_time() {
-    const MIB: u64 = 1 << 20;
-    for (count, size) in [(48, 2 * 65_536), (6, MIB)] {
-        let mut owned = Owned::new(Faults::default(), 2 * FILES_MIN);
-        let asked: Vec<u64> = (0..count).map(|_| owned.order(size)).collect();
-        owned.pass(5 * SECOND);
-        let geometry = Geometry::of_file_blocks(FILE_BLOCKS).unwrap();
-        let mut ahead = ReadAhead::new(Reader::new(owned.disk.clone(), geometry, Slots::new(32)).unwrap());
-        for nth in &asked {
-            let (address, rid) = (owned.answers[nth].unwrap(), Rid(2 * nth));
-            let place = RecordPlace { tier: TIER, address, rid, size, key_bytes: nth.to_string().len() };
-            ahead.ask(place, 0, vec![0; size as usize], 0..size as usize);
-        }
-        let mut left = count * size;
-        while let Some((_, read)) = ahead.next(|| SECOND) {
-            assert_eq!(read, Ok(()));
-            left -= size;
-            let at_disk = owned.disk.bytes_being_read();
-            assert!(at_disk <= 3 * MIB + (64 << 10), "{at_disk} bytes at the disk");
-            assert!(at_disk > 0 || left <= 3 * MIB, "the disk does nothing, and {left} bytes are to come");
-        }
-        assert_eq!(left, 0);
     }
 }
 

@@ -222,7 +222,7 @@ impl Reading {
 
     fn tell_each_tier(&self, out: &mut Page) {
         type Figure = fn(&TierReading) -> u64;
-        let figures: [(&str, &str, Figure); 6] = [
+        let figures: [(&str, &str, Figure); 5] = [
             (
                 "state",
                 "2: it can be read; 1: its owner is away or has just come back, or its disk does not answer",
@@ -234,21 +234,14 @@ impl Reading {
             ("window_bytes", "bytes that its owner may be asked to write at a time; 0: it is not written", |tier| {
                 tier.window
             }),
-            (
-                "fills_per_day_percent",
-                "how often it would be filled in a day, as in the last hour: 100 is once",
-                |tier| (tier.fills_per_day * 100.0) as u64,
-            ),
         ];
         for (name, help, value) in figures {
             let values = self.tiers.iter().map(|tier| (tier.label.as_str(), value(tier)));
             out.labelled(Kind::Gauge, &format!("mooncake_tier_{name}"), "tier", help, values);
         }
-        out.counter(
-            "mooncake_tier_orders_spared_total",
-            "objects not written, as what is left of --tier_writes_per_day is for those that were read",
-            self.stats.counters.tier_orders_spared,
-        );
+        let help = "how often it would be filled in a day, as in the last hour";
+        let fills = self.tiers.iter().map(|tier| (tier.label.as_str(), tier.fills_per_day));
+        out.labelled(Kind::Gauge, "mooncake_tier_fills_per_day", "tier", help, fills);
     }
 
     /// From tiers to memory.
@@ -301,10 +294,13 @@ impl Reading {
         let unwritten = "bytes in memory with a tier near it of objects that no tier has: lost if that memory goes now";
         out.gauge("mooncake_tier_unwritten_bytes", unwritten, s.tier_unwritten_bytes);
         out.counter("mooncake_tier_orders_total", "objects that owners were asked to write", counters.tier_orders);
-        out.counter(
+        out.labelled(
+            Kind::Counter,
             "mooncake_tier_orders_refused_total",
-            "objects not written, as the tier has as many records as it may have",
-            counters.tier_orders_refused,
+            "why",
+            "objects not written: the tier has as many as it may have, or what is left of --tier_writes_per_day is for \
+             those that were read",
+            [("keys_limit", counters.tier_orders_refused), ("writes_per_day", counters.tier_orders_spared)],
         );
         out.counter(
             "mooncake_tier_orders_expired_total",
@@ -692,7 +688,7 @@ mod tests {
             "mooncake_quarantine_age_seconds 1.5",
             "segment_allocated_bytes{segment=\"a:1\"} 3",
             "mooncake_tier_state{tier=\"a:1/07\"} 2",
-            "mooncake_tier_fills_per_day_percent{tier=\"a:1/07\"} 125",
+            "mooncake_tier_fills_per_day{tier=\"a:1/07\"} 1.25",
             "mooncake_tier_order_age_seconds 2.5",
             "mooncake_request_duration_seconds_bucket{op=\"exists\",le=\"0.000001\"} 0",
         ] {

@@ -258,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn more_small_records_than_are_asked_for_at_a_time_come_too_with_large_ones_between() {
+        let (_server, tier, lanes) = tier(Arc::default());
+        let size = |nth: u64| if nth % 200 == 199 { 9 * MIB } else { nth * 37 % 101 };
+        let wanted: Vec<(u64, u64)> = (0..1_000).map(|nth| (7 + nth, size(nth))).collect();
+        for ((counter, size), ended) in wanted.iter().zip(read_all(&lanes, &tier, &wanted)) {
+            match ended {
+                Some(Ok(())) => assert_eq!(counter % 2, 1, "{size} bytes"),
+                Some(Err(TransferError::Stale { .. })) => assert_eq!(counter % 2, 0, "{size} bytes"),
+                other => panic!("{counter}, {size} bytes: {other:?}"),
+            }
+        }
+        assert_eq!(lanes.reads(), 500);
+    }
+
+    #[test]
     fn what_was_asked_for_is_read_while_the_first_of_it_is_waited_for() {
         let records = Arc::new(Odd::default());
         let (_server, tier, lanes) = tier(records.clone());

@@ -26,7 +26,8 @@ const LANES_MAX: usize = 256;
 /// Bytes that are read at a time.
 const PART_BYTES: u64 = 1 << 20;
 
-/// What is read while the peer takes what was read before: so many parts, and bytes of them.
+/// What is taken of the peer's requests while it receives what it asked for before: so many parts, and bytes of them.
+/// Some of it is at the disk, and some has been read.
 const PARTS_AHEAD: usize = 128;
 const BYTES_AHEAD: u64 = 8 << 20;
 
@@ -116,8 +117,7 @@ struct Lane {
     /// What is to be sent, in this order.
     parts: VecDeque<Part>,
     bytes_ahead: u64,
-    /// Buffers without a part.
-    idle: Vec<Vec<u8>>,
+    buffers: Buffers,
 }
 
 /// What is left of a request.
@@ -160,7 +160,7 @@ impl Lane {
             rest: None,
             parts: VecDeque::new(),
             bytes_ahead: 0,
-            idle: Vec::new(),
+            buffers: Buffers::default(),
         }
     }
 
@@ -172,8 +172,7 @@ impl Lane {
 
     fn serve(&mut self) -> io::Result<()> {
         while !self.tier.withdrawn.load(Ordering::Acquire) {
-            // The peer asks for many at a time: the disk has them before the first one is waited for. They are taken
-            // many at a time, too, so that what lies side by side can be read at once.
+            // The peer asks for many at a time, and they are taken so, too: what lies side by side is read at once.
             let is_low = self.parts.len() <= PARTS_AHEAD / 2 && self.bytes_ahead <= BYTES_AHEAD / 2;
             while self.parts.is_empty() || is_low && self.parts.len() < PARTS_AHEAD && self.bytes_ahead < BYTES_AHEAD {
                 if self.rest.is_some() {
@@ -226,8 +225,7 @@ impl Lane {
         let head = if all.is_some() { REPLY_LEN } else { 0 };
         let tail = if is_last { TRAILER_LEN } else { 0 };
         let into = head..head + bytes as usize;
-        let mut buffer = self.idle.pop().unwrap_or_default();
-        buffer.resize(into.end + tail, 0);
+        let buffer = self.buffers.take(into.end + tail);
         self.reads.ask(&rest.record, rest.from, buffer, into);
         let sequence = rest.sequence;
         (rest.from, rest.left) = (rest.from + bytes, rest.left - bytes);
@@ -247,7 +245,7 @@ impl Lane {
         match read {
             Ok(()) => {}
             Err(error) if all.is_some() => {
-                self.idle.push(buffer);
+                self.buffers.give(buffer);
                 self.give_up(sequence);
                 return self.refuse(sequence, status_of(error));
             }
@@ -263,7 +261,7 @@ impl Lane {
             buffer[at..].copy_from_slice(&trailer.encode());
         }
         let sent = (&*self.stream).write_all(&buffer);
-        self.idle.push(buffer);
+        self.buffers.give(buffer);
         sent
     }
 
@@ -286,8 +284,39 @@ impl Lane {
         {
             self.parts.pop_front();
             let (buffer, _) = self.read(bytes);
-            self.idle.push(buffer);
+            self.buffers.give(buffer);
         }
+    }
+}
+
+/// Buffers of parts that were sent, for the next ones: what they take together is what all parts may have.
+#[derive(Debug, Default)]
+struct Buffers {
+    idle: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Buffers {
+    /// One of that size, of any content.
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let fits = |buffer: &Vec<u8>| (len..=2 * len).contains(&buffer.capacity());
+        let mut buffer = match self.idle.iter().rposition(fits) {
+            Some(nth) => self.idle.swap_remove(nth),
+            None => return vec![0; len],
+        };
+        self.bytes -= buffer.capacity();
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    fn give(&mut self, buffer: Vec<u8>) {
+        if self.bytes + buffer.capacity() > BYTES_AHEAD as usize {
+            // Of other sizes than what is asked for now.
+            self.idle.clear();
+            self.bytes = 0;
+        }
+        self.bytes += buffer.capacity();
+        self.idle.push(buffer);
     }
 }
 
@@ -374,5 +403,31 @@ pub(super) fn status_of(error: RecordError) -> Status {
         RecordError::Gone | RecordError::Wrong => Status::Stale,
         RecordError::Busy => Status::Busy,
         RecordError::Failed => Status::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_used_again_for_parts_of_their_size_and_take_no_more_than_parts_may_have() {
+        let mut buffers = Buffers::default();
+        let large = buffers.take(1 << 20);
+        let at = large.as_ptr();
+        buffers.give(large);
+        let small = buffers.take(1 << 10);
+        assert_ne!(small.as_ptr(), at, "a small part does not take a large one");
+        let again = buffers.take((1 << 20) - 48);
+        assert_eq!((again.as_ptr(), again.len()), (at, (1 << 20) - 48));
+        buffers.give(again);
+        for nth in 0..1_000 {
+            let taken: Vec<Vec<u8>> = (0..10).map(|at| buffers.take(1 << (10 + (nth + at) % 11))).collect();
+            assert!(taken.iter().zip(0..).all(|(buffer, at)| buffer.len() == 1 << (10 + (nth + at) % 11)));
+            taken.into_iter().for_each(|buffer| buffers.give(buffer));
+            let capacity: usize = buffers.idle.iter().map(Vec::capacity).sum();
+            assert_eq!(capacity, buffers.bytes);
+            assert!(capacity <= BYTES_AHEAD as usize, "{capacity} bytes are kept");
+        }
     }
 }

@@ -14,9 +14,19 @@ use crate::medium::{Completion, Files};
 /// One in so many slots is left to reads that callers wait for.
 const SLOTS_LEFT: usize = 4;
 
-/// Bytes at the disk at a time, and one read more. A virtual disk may say that a read has ended only once all others at
-/// it have, too: with few at it, what is asked for next is read while this is copied and sent.
+/// Once so many bytes are at the disk no more reads begin, but for the oldest. A virtual disk may say that a read has
+/// ended only once all others at it have, too: with few at it, what is asked for next is read while this is copied and
+/// sent.
 const BYTES_AT_DISK: u64 = 2 << 20;
+
+/// A disk that takes so long for that is far away, or slow, and has twice as much at a time, up to a most.
+const LONG: Duration = Duration::from_millis(3);
+const BYTES_AT_DISK_MAX: u64 = 8 << 20;
+
+/// What is asked for is parted into so many reads, so that the disk goes on while bytes are copied, but into no small
+/// ones.
+const RUNS_MIN: u64 = 4;
+const RUN_BYTES_MIN: u64 = 256 << 10;
 
 /// Reads of one thread, which ends them in the order in which it asked for them.
 pub struct ReadAhead<M: Files> {
@@ -26,6 +36,8 @@ pub struct ReadAhead<M: Files> {
     first: u64,
     /// Reads that have ended and were not looked at.
     came: VecDeque<(Completion, Read)>,
+    /// Bytes that the disk has at a time.
+    at_disk: u64,
 }
 
 /// What the disk has read at once.
@@ -52,7 +64,7 @@ struct Asked {
 impl<M: Files> ReadAhead<M> {
     /// None yet.
     pub fn new(reader: Reader<M>) -> ReadAhead<M> {
-        ReadAhead { reader, asked: VecDeque::new(), first: 0, came: VecDeque::new() }
+        ReadAhead { reader, asked: VecDeque::new(), first: 0, came: VecDeque::new(), at_disk: BYTES_AT_DISK }
     }
 
     /// Nothing is asked for that has not ended.
@@ -66,12 +78,16 @@ impl<M: Files> ReadAhead<M> {
         self.reader
     }
 
-    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. They are read from the
-    /// next [`ReadAhead::next`] on: records that lie behind one another, and were asked for so, at once.
+    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. Records that
+    /// lie behind one another, and are asked for in this order, are read at once: from the next [`ReadAhead::next`] on,
+    /// or once there is much.
     pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
         self.asked.push_back(Asked { place, from, bytes, into, progress, together: None, is_alone: false });
+        if self.bytes_to_begin() >= BYTES_AT_DISK {
+            self.submit();
+        }
     }
 
     /// The end of the oldest, with its bytes; none if nothing was asked for. `time_left` is asked how long the disk may
@@ -103,11 +119,15 @@ impl<M: Files> ReadAhead<M> {
                 None if left.is_zero() => self.are_late(),
                 None => {}
             }
+            if left.saturating_sub(time_left()) >= LONG {
+                self.at_disk = (2 * self.at_disk).min(BYTES_AT_DISK_MAX);
+            }
         }
     }
 
     /// Begins what there is room for, in their order.
     fn submit(&mut self) {
+        let most = (self.bytes_to_begin() / RUNS_MIN).clamp(RUN_BYTES_MIN, RUN_BYTES);
         let mut nth = 0;
         while let Some(asked) = self.asked.get_mut(nth) {
             if asked.progress.pieces.is_empty() {
@@ -115,11 +135,11 @@ impl<M: Files> ReadAhead<M> {
                 continue;
             }
             let slots = &self.reader.slots;
-            let has_slot = slots.free() > slots.count() / SLOTS_LEFT && self.reader.bytes_under_way() < BYTES_AT_DISK;
+            let has_slot = slots.free() > slots.count() / SLOTS_LEFT && self.reader.bytes_under_way() < self.at_disk;
             if nth > 0 && !has_slot {
                 return;
             }
-            let (count, bytes) = self.run_from(nth);
+            let (count, bytes) = self.run_from(nth, most);
             let begins = if count > 1 {
                 self.submit_run(nth..nth + count, bytes)
             } else {
@@ -132,12 +152,16 @@ impl<M: Files> ReadAhead<M> {
         }
     }
 
+    fn bytes_to_begin(&self) -> u64 {
+        self.asked.iter().flat_map(|asked| &asked.progress.pieces).map(|piece| piece.len).sum()
+    }
+
     /// How many from there on lie behind one another and are read at once, and their bytes.
-    fn run_from(&self, nth: usize) -> (usize, u64) {
+    fn run_from(&self, nth: usize, most: u64) -> (usize, u64) {
         let (mut count, mut bytes, mut next) = (0, 0, self.asked[nth].place.address.0);
         for Asked { place, progress, is_alone, .. } in self.asked.range(nth..) {
             let [piece] = &progress.pieces[..] else { break };
-            let goes_on = piece.has_header && !is_alone && place.address.0 == next && bytes + piece.len <= RUN_BYTES;
+            let goes_on = piece.has_header && !is_alone && place.address.0 == next && bytes + piece.len <= most;
             if !goes_on {
                 break;
             }

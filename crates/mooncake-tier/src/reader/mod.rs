@@ -98,7 +98,7 @@ pub struct Reader<M: Files> {
     next_tag: u64,
     /// Which want a read belongs to; those of calls that have ended are not among them.
     under_way: BTreeMap<u64, (u64, Piece)>,
-    /// Reads of several wants of one call, and their bytes.
+    /// Reads of several wants at once, and their bytes.
     runs_under_way: BTreeMap<u64, (Run, u64)>,
     counted: Option<CountedReads>,
     /// When each read began, those of calls that have ended among them. Only where they are counted.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Progress, Want};
 use crate::address::BLOCK;
 
-/// Positions in a batch of what is read at once, in the order of their addresses.
+/// What is read at once, in the order of the addresses: positions in a batch, or numbers of what was asked for.
 pub(super) type Run = Vec<usize>;
 
 /// Most bytes of one read.

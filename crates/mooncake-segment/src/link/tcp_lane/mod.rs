@@ -30,8 +30,8 @@ const RECV_CHUNK: u64 = 256 << 10;
 /// because each go ends with a short packet.
 const SEND_CHUNK: u64 = 1 << 20;
 
-/// Reads of records that are asked for before the first of them has come, and bytes of them: what its owner has under
-/// way at the disk, and as much again.
+/// Reads of records that are asked for before the first of them has come, and bytes of them: as many as its owner takes
+/// at a time, and as many again.
 const READS_ASKED: usize = 256;
 const BYTES_ASKED: u64 = 16 << 20;
 
@@ -225,7 +225,7 @@ impl Lane {
         for (nth, read) in reads.iter_mut().enumerate() {
             let mut frames = Vec::new();
             // Many at a time: the owner reads what lies side by side at once, and each message wakes it.
-            let is_low = asked.len() <= READS_ASKED / 2 && asked_bytes <= BYTES_ASKED / 2;
+            let is_low = asked.len() <= 1 || asked.len() <= READS_ASKED / 2 && asked_bytes <= BYTES_ASKED / 2;
             while is_low
                 && let Some(span) = spans.get(nth + asked.len())
                 && (asked.is_empty() || asked.len() < READS_ASKED && asked_bytes + span.len <= BYTES_ASKED)
