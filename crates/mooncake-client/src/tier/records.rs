@@ -106,7 +106,7 @@ impl FolderRecords {
         let time_left = || until.saturating_duration_since(Instant::now());
         let read = reader.read(&mut [Want { place, from, len, crc: None, sink: &mut sink }], time_left).pop();
         let read = read.unwrap_or(Err(Miss::Late));
-        self.keep(reader, is_owed(read));
+        self.keep(reader);
         self.came(record.rid, read)
     }
 
@@ -137,17 +137,12 @@ impl FolderRecords {
     }
 
     /// For another lane. One that the disk owes an answer gives its slots back as it goes.
-    fn keep(&self, reader: Reader<Folder>, is_owed: bool) {
+    fn keep(&self, reader: Reader<Folder>) {
         let mut idle = self.idle.lock();
-        if !is_owed && idle.len() < IDLE_MAX {
+        if !reader.is_owed() && idle.len() < IDLE_MAX {
             idle.push(reader);
         }
     }
-}
-
-/// Whether the disk may owe the reader an answer.
-fn is_owed(read: Result<(), Miss>) -> bool {
-    matches!(read, Err(Miss::Late | Miss::NoSlot))
 }
 
 /// Reads for one lane.
@@ -157,8 +152,6 @@ struct FolderReads {
     reads: Option<ReadAhead<Folder>>,
     /// Of which records, the oldest first.
     asked: VecDeque<Rid>,
-    /// Whether the disk may owe one of them an answer.
-    is_owed: bool,
     /// Buffers of reads for which there was no reader.
     unread: VecDeque<Vec<u8>>,
 }
@@ -184,9 +177,8 @@ impl RecordReads for FolderReads {
         let until = Instant::now() + LIMIT;
         let (bytes, read) = reads.next(|| until.saturating_duration_since(Instant::now()))?;
         let rid = self.asked.pop_front()?;
-        self.is_owed |= is_owed(read);
         if let Some(reads) = self.reads.take_if(|reads| reads.is_idle()) {
-            self.records.keep(reads.into_reader(), std::mem::take(&mut self.is_owed));
+            self.records.keep(reads.into_reader());
         }
         Some((bytes, self.records.came(rid, read)))
     }
@@ -195,7 +187,7 @@ impl RecordReads for FolderReads {
 impl Records for FolderRecords {
     fn reads(self: Arc<Self>) -> Box<dyn RecordReads> {
         let (asked, unread) = (VecDeque::new(), VecDeque::new());
-        Box::new(FolderReads { records: self, reads: None, asked, is_owed: false, unread })
+        Box::new(FolderReads { records: self, reads: None, asked, unread })
     }
 
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {

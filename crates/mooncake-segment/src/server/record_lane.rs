@@ -31,6 +31,9 @@ const PART_BYTES: u64 = 1 << 20;
 const PARTS_AHEAD: usize = 128;
 const BYTES_AHEAD: u64 = 8 << 20;
 
+/// Bytes of buffers that are kept: as many as all parts have, and what goes before and behind them.
+const BUFFERS_MAX: usize = (BYTES_AHEAD + PART_BYTES) as usize + PARTS_AHEAD * (REPLY_LEN + TRAILER_LEN);
+
 /// Requests that are taken from the stream at once.
 const FRAMES_AT_ONCE: usize = 128;
 
@@ -289,7 +292,7 @@ impl Lane {
     }
 }
 
-/// Buffers of parts that were sent, for the next ones: what they take together is what all parts may have.
+/// Buffers of parts that were sent, for the next ones.
 #[derive(Debug, Default)]
 struct Buffers {
     idle: Vec<Vec<u8>>,
@@ -310,7 +313,7 @@ impl Buffers {
     }
 
     fn give(&mut self, buffer: Vec<u8>) {
-        if self.bytes + buffer.capacity() > BYTES_AHEAD as usize {
+        if self.bytes + buffer.capacity() > BUFFERS_MAX {
             // Of other sizes than what is asked for now.
             self.idle.clear();
             self.bytes = 0;
@@ -411,23 +414,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_used_again_for_parts_of_their_size_and_take_no_more_than_parts_may_have() {
+    fn buffers_of_all_parts_are_used_again_for_parts_of_their_size_and_those_of_others_go() {
+        const MIB: usize = 1 << 20;
         let mut buffers = Buffers::default();
-        let large = buffers.take(1 << 20);
-        let at = large.as_ptr();
-        buffers.give(large);
-        let small = buffers.take(1 << 10);
-        assert_ne!(small.as_ptr(), at, "a small part does not take a large one");
-        let again = buffers.take((1 << 20) - 48);
-        assert_eq!((again.as_ptr(), again.len()), (at, (1 << 20) - 48));
-        buffers.give(again);
-        for nth in 0..1_000 {
-            let taken: Vec<Vec<u8>> = (0..10).map(|at| buffers.take(1 << (10 + (nth + at) % 11))).collect();
-            assert!(taken.iter().zip(0..).all(|(buffer, at)| buffer.len() == 1 << (10 + (nth + at) % 11)));
-            taken.into_iter().for_each(|buffer| buffers.give(buffer));
-            let capacity: usize = buffers.idle.iter().map(Vec::capacity).sum();
-            assert_eq!(capacity, buffers.bytes);
-            assert!(capacity <= BYTES_AHEAD as usize, "{capacity} bytes are kept");
+        // As many as are ahead of a batch of one size, all of which are sent before the next one begins.
+        for (count, part) in [(9, MIB), (128, 64 << 10), (128, 1), (2, MIB), (100, 80 << 10), (9, MIB - 100)] {
+            for round in 0..3 {
+                let len = part + REPLY_LEN + TRAILER_LEN - round;
+                let taken: Vec<Vec<u8>> = (0..count).map(|_| buffers.take(len)).collect();
+                assert!(taken.iter().all(|buffer| buffer.len() == len && buffer.capacity() <= 2 * len));
+                taken.into_iter().for_each(|buffer| buffers.give(buffer));
+                assert_eq!(buffers.bytes, buffers.idle.iter().map(Vec::capacity).sum::<usize>());
+                assert!(buffers.bytes <= BUFFERS_MAX, "{} bytes are kept", buffers.bytes);
+                // The first time room is made of what others have left.
+                let fit = buffers.idle.iter().filter(|buffer| (len..=2 * len).contains(&buffer.capacity())).count();
+                assert!(round == 0 || fit >= count, "{fit} of {count} of {len} bytes are kept");
+            }
         }
     }
 }

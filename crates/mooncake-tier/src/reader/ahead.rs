@@ -19,7 +19,7 @@ const SLOTS_LEFT: usize = 4;
 /// sent.
 const BYTES_AT_DISK: u64 = 2 << 20;
 
-/// A disk that takes so long for that is far away, or slow, and has twice as much at a time, up to a most.
+/// A disk of which the next answer takes so long is far away, or slow, and has twice as much at a time, up to a most.
 const LONG: Duration = Duration::from_millis(3);
 const BYTES_AT_DISK_MAX: u64 = 8 << 20;
 
@@ -115,12 +115,14 @@ impl<M: Files> ReadAhead<M> {
             }
             let left = time_left();
             match self.reader.next_end(left) {
-                Some(ended) => self.came(ended),
+                Some(ended) => {
+                    if left.saturating_sub(time_left()) >= LONG {
+                        self.at_disk = (2 * self.at_disk).min(BYTES_AT_DISK_MAX);
+                    }
+                    self.came(ended);
+                }
                 None if left.is_zero() => self.are_late(),
                 None => {}
-            }
-            if left.saturating_sub(time_left()) >= LONG {
-                self.at_disk = (2 * self.at_disk).min(BYTES_AT_DISK_MAX);
             }
         }
     }

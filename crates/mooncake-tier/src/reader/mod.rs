@@ -103,6 +103,8 @@ pub struct Reader<M: Files> {
     counted: Option<CountedReads>,
     /// When each read began, those of calls that have ended among them. Only where they are counted.
     begun: BTreeMap<u64, Instant>,
+    /// Reads that the disk has not answered, whoever gave them up.
+    owed: usize,
 }
 
 /// Blocks of a record that are read at once.
@@ -133,7 +135,19 @@ impl<M: Files> Reader<M> {
     pub fn new(medium: M, geometry: Geometry, slots: Slots) -> io::Result<Reader<M>> {
         let (queue, open, under_way) = (medium.queue(DEPTH)?, BTreeMap::new(), BTreeMap::new());
         let (runs_under_way, counted, begun) = (BTreeMap::new(), None, BTreeMap::new());
-        Ok(Reader { medium, geometry, queue, slots, open, next_tag: 0, under_way, runs_under_way, counted, begun })
+        Ok(Reader {
+            medium,
+            geometry,
+            queue,
+            slots,
+            open,
+            next_tag: 0,
+            under_way,
+            runs_under_way,
+            counted,
+            begun,
+            owed: 0,
+        })
     }
 
     /// From now on what it reads counts so.
@@ -144,6 +158,7 @@ impl<M: Files> Reader<M> {
     /// What comes next of the disk, waited for so long at most.
     fn next_end(&mut self, wait: Duration) -> Option<Completion> {
         let ended = self.queue.next(wait)?;
+        self.owed -= 1;
         if let Some(counted) = &self.counted
             && let Some(began) = self.begun.remove(&ended.tag)
         {
@@ -156,6 +171,7 @@ impl<M: Files> Reader<M> {
         if self.counted.is_some() {
             self.begun.insert(self.next_tag, Instant::now());
         }
+        self.owed += 1;
         self.queue.submit(self.next_tag, operation);
     }
 
@@ -168,6 +184,11 @@ impl<M: Files> Reader<M> {
             // These say nothing of the disk; what is late, its times say.
             Ok(()) | Err(Miss::Gone | Miss::Away | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
         }
+    }
+
+    /// Whether the disk owes it an answer: it has slots until that comes, or until the reader goes.
+    pub fn is_owed(&self) -> bool {
+        self.owed > 0
     }
 
     /// Closes all files: each is opened anew for the next read of it.
