@@ -186,8 +186,7 @@ impl RecordReads for FolderReads {
 
 impl Records for FolderRecords {
     fn reads(self: Arc<Self>) -> Box<dyn RecordReads> {
-        let (asked, unread) = (VecDeque::new(), VecDeque::new());
-        Box::new(FolderReads { records: self, reads: None, asked, unread })
+        Box::new(FolderReads { records: self, reads: None, asked: VecDeque::new(), unread: VecDeque::new() })
     }
 
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError> {

@@ -78,9 +78,9 @@ impl<M: Files> ReadAhead<M> {
         self.reader
     }
 
-    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. Records that
-    /// lie behind one another, and are asked for in this order, are read at once: from the next [`ReadAhead::next`] on,
-    /// or once there is much.
+    /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. Records that lie
+    /// behind one another, and are asked for in this order, are read at once: from the next [`ReadAhead::next`] on, or
+    /// once there is much.
     pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
