@@ -214,10 +214,10 @@ assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 24, "tcp", "", master, e
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
+    print(os.getpid(), flush=True)  # Only behind what a fork does in the child: until then the child has the port.
     os.close(write)
     os.read(read, 1)  # Until the parent has gone.
     os._exit(0)
-print(child, flush=True)
 sys.stdin.read()
 store.close()
 print("closed", flush=True)
