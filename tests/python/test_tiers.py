@@ -16,8 +16,9 @@ from faulty_disk import ALWAYS, FaultyDisk, build
 from test_client_http import ask
 from test_client_http import value as counted
 
+import mooncake.errors
 from mooncake.store import MooncakeDistributedStore
-from pool import free_port, wait_for
+from pool import PoolError, free_port, wait_for
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -270,6 +271,8 @@ def test_the_masters_page_says_what_owners_count_of_their_disks_and_a_clients_wh
     assert versions(own, keys[20:40]).count(0) >= 18
     page = ask(port, "/metrics")[1]
     assert counted(page, "mooncake_client_tier_read_bytes_total") >= 18 * MIB
+    assert counted(page, "mooncake_ssd_read_bytes_total") >= 18 * MIB
+    assert counted(page, "mooncake_ssd_write_ops_total") == 0, "it has no tier of its own"
     own.close()
     assert metric("mooncake_tier_read_bytes_total", by="lane") < 30 * MIB, "readers of this host read files themselves"
 
@@ -694,8 +697,35 @@ def test_a_record_that_can_never_be_read_again_is_dropped_and_can_be_put_anew(cl
     assert versions(store, keys) == [1] + [0] * 99
 
 
-def test_a_master_may_allow_no_tiers_and_memory_works_as_without(tiered):
-    pool, _ = tiered(master_flags=["--enable_offload=false"])
+def test_a_store_with_a_tier_is_not_set_up_where_the_master_takes_none_and_one_without_is(cluster, tmp_path):
+    pool = cluster(nodes=1, master_flags=["--enable_offload=false"])
+    for nth, asked in enumerate([{"enable_ssd_offload": True, "ssd_offload_path": str(tmp_path / "of-setup")}, {}]):
+        store = MooncakeDistributedStore()
+        code = store.setup("127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr, **asked)
+        assert code == (0 if nth else -1300), store.last_error()
+        if nth == 0:
+            said = store.last_error()
+            assert all(part in said for part in ("--enable_offload=false", pool.master.addr, "of-setup")), said
+            with pytest.raises(mooncake.errors.TiersNotAllowed, match="enable_offload"):
+                mooncake.errors.checked(store).setup(
+                    "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr, **asked
+                )
+        else:
+            assert store.put("k", b"v") == 0
+            assert store.get("k") == b"v"
+        store.close()
+    assert not (tmp_path / "of-setup").exists(), "no folder is begun"
+    with pytest.raises(PoolError, match="--enable_offload=false"):
+        pool.add_node(MEMORY, ["--enable_offload"], {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "of-node")})
+    pool.nodes.pop()
+
+
+def test_memory_works_as_without_tiers_where_a_master_that_takes_none_comes_back(tiered):
+    pool, _ = tiered()
+    pool.master.kill()
+    pool.master.command.append("--enable_offload=false")
+    pool.master.start()
+    wait_for("the node to be back", lambda: pool.segments())
     store = pool.store()
     keys = [f"k{number}" for number in range(80)]
     put_all(store, keys, MIB)
@@ -711,17 +741,18 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
     pool.nodes[0].terminate()
     path = tmp_path / "of-the-program"
 
-    def own() -> MooncakeDistributedStore:
+    def own(**more) -> MooncakeDistributedStore:
         made = MooncakeDistributedStore()
         code = made.setup(
             "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr,
-            enable_ssd_offload=True, ssd_offload_path=str(path),
+            enable_ssd_offload=True, ssd_offload_path=str(path), **more,
         )  # fmt: skip
         assert code == 0, made.last_error()
         wait_for("the tier", lambda: pool.metric("mooncake_tiers_live") == 1)
         return made
 
-    keeper, reader = own(), pool.store()
+    here = {"enable_client_http_server": True, "client_http_port": (port := free_port())}
+    keeper, reader = own(**here), pool.store()
     keys = [f"k{number}" for number in range(80)]
     put_all(reader, keys, MIB)
     assert reader.get_offload_rpc_read_count() == 0
@@ -729,6 +760,14 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
     assert reader.get_offload_rpc_read_count() == 10
     assert keeper.get_offload_rpc_read_count() == 0
     wait_for("memory to be written", lambda: pool.metric("file_cache_nums_") >= 60)
+    page = ask(port, "/metrics")[1]
+    assert counted(page, "mooncake_ssd_write_bytes_total") >= 60 * MIB, "as Mooncake's clients say it"
+    for what in ("ops_total", "bytes_total", "latency_us_count", "latency_summary_us_count"):
+        read, write, both = (counted(page, f"mooncake_ssd_{way}_{what}") for way in ("read", "write", "total"))
+        assert write > 0, what
+        assert both == read + write, what
+    times = [line.rsplit(" ", 1)[1] for line in page.splitlines() if "ssd_write_latency_summary_us{" in line]
+    assert [float(time) > 0 for time in times] == [True] * 3, "half of them, nine tenths, all but a hundredth"
     began = time.monotonic()
     assert keeper.unmount_local_disk_segment(1) == 0, keeper.last_error()
     assert time.monotonic() - began >= 1

@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Interrupted,
     /// Asked for something that this build does not have.
     Unsupported,
+    /// The store was to have a tier, and its master takes none.
+    TiersNotAllowed,
     /// The master refused the call as a whole.
     Refused,
     /// The store could not be set up on this machine.
@@ -331,6 +333,18 @@ pub enum Cause {
         /// Why.
         reason: String,
     },
+    /// The operator wants no tiers in this pool.
+    #[error(
+        "master {master} was started with --enable_offload=false: it takes no tier, and this store asks for one below \
+         {path}. Set the store up without a tier (enable_ssd_offload, MOONCAKE_OFFLOAD_ENABLED, storage_root_dir), or \
+         start the master without that flag"
+    )]
+    TiersNotAllowed {
+        /// The master.
+        master: String,
+        /// Where the tier was to be.
+        path: String,
+    },
     /// An older master does not know what was asked for.
     #[error("master {master} is {software} and does not know {feature}; nothing was done. Upgrade the master first")]
     MasterTooOld {
@@ -427,6 +441,7 @@ impl Cause {
             Cause::Closed => ErrorKind::Closed,
             Cause::Forked => ErrorKind::Forked,
             Cause::Interrupted => ErrorKind::Interrupted,
+            Cause::TiersNotAllowed { .. } => ErrorKind::TiersNotAllowed,
             Cause::Unsupported(_) | Cause::MasterTooOld { .. } => ErrorKind::Unsupported,
             Cause::Refused { .. } | Cause::Protocol { .. } => ErrorKind::Refused,
             Cause::NotThisMachine { .. } | Cause::NoPort { .. } | Cause::PortTaken { .. } | Cause::Setup { .. } => {

@@ -93,8 +93,12 @@ impl Inner {
         Ok(self.shared.owner.get_or_init(|| owner).clone())
     }
 
-    /// Gives the pool memory, where none `is_lent` already, and tiers behind it.
-    pub(crate) fn lend(&self, is_lent: bool) -> Result<(), StoreError> {
+    /// Gives the pool memory, where none `is_lent` already, and tiers behind it, if the master takes any.
+    pub(crate) fn lend(&self, is_lent: bool, tiers_allowed: bool) -> Result<(), StoreError> {
+        if let Some(tier) = self.settings.tiers.first().filter(|_| !tiers_allowed) {
+            let master = self.shared.control.masters.to_string();
+            return Err(Cause::TiersNotAllowed { master, path: tier.path.display().to_string() }.into());
+        }
         if let Some(owner) = self.shared.owner.get().filter(|_| !is_lent) {
             owner.mount(Backing::Memory(self.settings.global_segment_size))?;
         }

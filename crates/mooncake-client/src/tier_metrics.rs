@@ -1,10 +1,12 @@
 //! What a reader counts of tiers: bytes that it has read from their files itself, and objects that it could not read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mooncake_ids::TierUuid;
 use mooncake_metrics::{Kind, Page};
+use mooncake_tier::disk_times::{DirectionTimes, DiskTimes, DiskTotals};
 use parking_lot::Mutex;
 
 /// Tiers that are told one by one; what is lost on more of them is told together.
@@ -20,6 +22,8 @@ pub(crate) struct TierMetrics {
     read_bytes: AtomicU64,
     /// By owner and UUID, as the master names a tier. Only what has failed takes the lock.
     lost: Mutex<BTreeMap<String, u64>>,
+    /// Of the disks of its own tiers, and of those that it reads by itself.
+    disk: Arc<DiskTimes>,
 }
 
 /// One reading of [`TierMetrics`].
@@ -27,6 +31,7 @@ pub(crate) struct TierMetrics {
 pub(crate) struct TierReading {
     read_bytes: u64,
     lost: Vec<(String, u64)>,
+    disk: DiskTotals,
 }
 
 impl TierMetrics {
@@ -42,9 +47,14 @@ impl TierMetrics {
         *lost.entry(if is_told { label } else { OTHERS.to_owned() }).or_default() += 1;
     }
 
+    /// Where reads and writes of disks count.
+    pub fn disk(&self) -> &Arc<DiskTimes> {
+        &self.disk
+    }
+
     pub fn reading(&self) -> TierReading {
         let lost = self.lost.lock().iter().map(|(label, count)| (label.clone(), *count)).collect();
-        TierReading { read_bytes: self.read_bytes.load(Ordering::Relaxed), lost }
+        TierReading { read_bytes: self.read_bytes.load(Ordering::Relaxed), lost, disk: self.disk.totals() }
     }
 }
 
@@ -56,7 +66,24 @@ impl TierReading {
         let help = "objects that a look-up found on that tier alone, and that could not be read: a miss";
         let lost = self.lost.iter().map(|(label, count)| (label.as_str(), *count));
         out.labelled(Kind::Counter, "mooncake_tier_lookup_then_miss_total", "tier", help, lost);
+        let both = self.disk.both();
+        // Tens of buckets for disks that were never touched would be most of the page.
+        if both.latency.count() > 0 || out.is_reference() {
+            out.section("A client: disks of tiers, its own and those that it reads by itself");
+            tell_direction(out, "read", "reads", &self.disk.reads);
+            tell_direction(out, "write", "writes", &self.disk.writes);
+            tell_direction(out, "total", "reads and writes", &both);
+        }
     }
+}
+
+fn tell_direction(out: &mut Page, name: &str, what: &str, DirectionTimes { bytes, latency }: &DirectionTimes) {
+    let named = |part: &str| format!("mooncake_ssd_{name}_{part}");
+    out.counter(&named("ops_total"), &format!("{what} of disks, succeeded or not"), latency.count());
+    out.counter(&named("bytes_total"), &format!("bytes that {what} of disks have moved"), *bytes);
+    out.histogram(&named("latency_us"), &format!("{what} of disks, microseconds"), latency);
+    let help = format!("{what} of disks, microseconds: the bound of the histogram that each share stays within");
+    out.quantiles(&named("latency_summary_us"), &help, latency);
 }
 
 #[cfg(test)]

@@ -54,6 +54,46 @@ fn what_is_committed_is_written_in_order_and_read_from_the_tier_once_memory_is_g
 }
 
 #[test]
+fn members_of_a_group_are_written_side_by_side_however_their_puts_came() {
+    let (mut pool, session, _) = pool(Config::default());
+    let keys =
+        |pool: &mut Pool| pool.orders(session).into_iter().map(|order| (order.key, order.rid)).collect::<Vec<_>>();
+    let put = |pool: &mut Pool, key: &str, group: &str, bytes: u64| {
+        let groups = if group.is_empty() { Vec::new() } else { vec![group.as_bytes().into()] };
+        pool.put_with(session, key, bytes, &PutConfig { groups, ..plain() });
+    };
+    for nth in 0..2 {
+        put(&mut pool, &format!("a{nth}"), "a", KIB);
+        put(&mut pool, &format!("alone-{nth}"), "", KIB);
+        put(&mut pool, &format!("b{nth}"), "b", KIB);
+    }
+    pool.pass(20);
+    let ordered = keys(&mut pool);
+    let named = |ordered: &[(String, Rid)]| ordered.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    assert_eq!(named(&ordered), ["a0", "a1", "alone-0", "b0", "b1", "alone-1"]);
+    let written: Vec<_> = ordered.iter().zip(0..).map(|((_, rid), at)| (*rid, Some(at))).collect();
+    pool.written(session, 1, &written);
+    // An eighth of the segment is under order at a time: one that has no room with the first comes in its turn.
+    for nth in 0..3 {
+        put(&mut pool, &format!("c{nth}"), "c", 3 * KIB);
+        put(&mut pool, &format!("between-{nth}"), "", KIB);
+    }
+    pool.pass(20);
+    let (mut all, mut next) = (Vec::new(), 10);
+    while let ordered = keys(&mut pool)
+        && !ordered.is_empty()
+    {
+        let written: Vec<_> = ordered.iter().zip(next..).map(|((_, rid), at)| (*rid, Some(at))).collect();
+        next += written.len() as u64;
+        all.extend(named(&ordered));
+        pool.written(session, 1, &written);
+        pool.pass(20);
+    }
+    assert_eq!(all, ["c0", "c1", "between-0", "between-1", "c2", "between-2"]);
+    pool.check();
+}
+
+#[test]
 fn a_file_that_is_sealed_with_the_answer_that_says_what_is_in_it_is_not_retired() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", KIB);

@@ -101,6 +101,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
             lookup_protect_ms: settings.core.lookup_protect_ms,
             cluster_id: settings.cluster_id.clone(),
             storage: settings.core.shared_storage.clone(),
+            tiers_allowed: settings.core.tiers_allowed,
         },
         soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },
         after_bulk_free: settings.after_bulk_free,

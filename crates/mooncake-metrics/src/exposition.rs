@@ -99,6 +99,25 @@ impl Text {
         self.line(format_args!("{name}_sum{labels} {}\n{name}_count{labels} {count}", read.unit.show(read.sum)));
     }
 
+    /// These quantiles of a distribution, each the bound that it stays within; without values they are no number.
+    pub fn quantiles(&mut self, family: &Family<'_>, shares: &[f64], read: &Distribution) {
+        let name = family.name;
+        for share in shares {
+            let value = match read.quantile(*share) {
+                Some(bound) => read.unit.show(bound).to_string(),
+                None if read.count() > 0 => "+Inf".to_owned(),
+                None => "NaN".to_owned(),
+            };
+            self.value(family, &share.to_string(), value);
+        }
+        let labels = braced(&self.labels);
+        self.line(format_args!(
+            "{name}_sum{labels} {}\n{name}_count{labels} {}",
+            read.unit.show(read.sum),
+            read.count()
+        ));
+    }
+
     /// What stands between the braces behind a name: everybody's labels, and its own.
     fn labels(&self, family: &Family<'_>, label: &str) -> String {
         match family.label.map(|name| labelled(name, label)) {
@@ -186,6 +205,24 @@ mod tests {
         let expected = "# HELP x_seconds x\n# TYPE x_seconds summary\n\
                         x_seconds_sum{mode=\"m\",tier=\"a\\\"b\",op=\"read\"} 1.5\n";
         assert_eq!(text.finish(), expected);
+    }
+
+    #[test]
+    fn quantiles_are_bounds_and_no_numbers_where_there_is_nothing() {
+        let family = Family { name: "x_us", kind: Kind::Summary, help: "x", label: Some("quantile"), also: None };
+        let told = |values: &[u64]| {
+            let histogram = Histogram::new(Unit::Microseconds, &[1_000, 2_000_000]);
+            values.iter().for_each(|value| histogram.observe(*value));
+            let mut text = Text::with(&[("mode", "m")]);
+            text.quantiles(&family, &[0.5, 0.99], &histogram.read());
+            text.finish()
+        };
+        let expected = "x_us{mode=\"m\",quantile=\"0.5\"} 1\nx_us{mode=\"m\",quantile=\"0.99\"} +Inf\n\
+                        x_us_sum{mode=\"m\"} 3001.5\nx_us_count{mode=\"m\"} 3\n";
+        assert_eq!(told(&[500, 1_000, 3_000_000]), expected);
+        let expected = "x_us{mode=\"m\",quantile=\"0.5\"} NaN\nx_us{mode=\"m\",quantile=\"0.99\"} NaN\n\
+                        x_us_sum{mode=\"m\"} 0\nx_us_count{mode=\"m\"} 0\n";
+        assert_eq!(told(&[]), expected);
     }
 
     #[test]

@@ -140,6 +140,18 @@ impl Page {
         self.distributions(&family, [("", read)].into_iter());
     }
 
+    /// The median, the ninth tenth and the last hundredth of a distribution, as the bounds that they stay within.
+    pub fn quantiles(&mut self, name: &str, help: &str, read: &Distribution) {
+        let family = Family { name, kind: Kind::Summary, help, label: Some("quantile"), also: None };
+        match &mut self.0 {
+            Form::Text(text) => {
+                text.begin(&family);
+                text.quantiles(&family, &[0.5, 0.9, 0.99], read);
+            }
+            Form::Table(table) => table.row(&family, Some((read.unit, read.bounds))),
+        }
+    }
+
     /// Distributions by label.
     pub fn histograms<'v>(
         &mut self,

@@ -50,6 +50,12 @@ const NOT_NOW: Code = is(
 );
 const UNSUPPORTED: Code =
     is(-1012, "NOT_SUPPORTED", "NotSupported", "not in this version, or not in the version of the master");
+const NO_TIERS: Code = is(
+    -1300,
+    "UNABLE_OFFLOAD",
+    "TiersNotAllowed",
+    "the store was to have a tier, and the master was started with --enable_offload=false",
+);
 
 // Those of files are returned by what is written in Python.
 const NO_FILE: Code =
@@ -79,6 +85,7 @@ pub const CODES: &[Code] = &[
     NO_FILE,
     FILE_UNREADABLE,
     FILE_UNWRITABLE,
+    NO_TIERS,
 ];
 
 /// Stored, removed, done.
@@ -112,6 +119,7 @@ pub fn code(kind: ErrorKind) -> i64 {
         ErrorKind::MasterUnreachable | ErrorKind::Refused => MASTER,
         ErrorKind::Timeout => TIMEOUT,
         ErrorKind::Unsupported => UNSUPPORTED,
+        ErrorKind::TiersNotAllowed => NO_TIERS,
         // An interrupt becomes the exception that its signal handler raised.
         _ => INTERNAL_ERROR,
     };

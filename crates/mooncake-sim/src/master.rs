@@ -328,6 +328,7 @@ impl Master {
                 lookup_protect_ms: 2_000,
                 cluster_id: String::new(),
                 storage: None,
+                tiers_allowed: true,
             },
             waiting: commit::Queue::new(lsn),
             log_id,

@@ -3,9 +3,11 @@
 //! Every thread that reads or writes counts for itself: a few relaxed additions for an operation of a disk, no lock.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+
+use crate::disk_times::DiskTimes;
 
 /// What an owner reads for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub struct IoCounts {
     bad_records: AtomicU64,
     read_bytes: [AtomicU64; 5],
     written_bytes: [AtomicU64; 3],
+    /// Of all tiers of the process.
+    also: OnceLock<Arc<DiskTimes>>,
 }
 
 #[derive(Debug, Default)]
@@ -93,11 +97,19 @@ fn add(to: &AtomicU64, more: u64) {
 }
 
 impl IoCounts {
+    /// From now on reads and writes count there, too. The first one stays.
+    pub fn count_also(&self, also: Arc<DiskTimes>) {
+        _ = self.also.set(also);
+    }
+
     /// An operation has ended that began then, however it ended.
     pub(crate) fn took(&self, op: Op, began: Instant) {
         let times = &self.times[op as usize];
         add(&times.count, 1);
         add(&times.nanos, u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if let Some(also) = self.also.get().filter(|_| op != Op::Sync) {
+            also.took(op == Op::Read, began);
+        }
     }
 
     pub(crate) fn failed(&self, op: Op) {
@@ -107,6 +119,9 @@ impl IoCounts {
     /// So many bytes were read.
     pub(crate) fn read(&self, by: ReadFor, bytes: u64) {
         add(&self.read_bytes[by as usize], bytes);
+        if let Some(also) = self.also.get() {
+            also.moved(true, bytes);
+        }
     }
 
     /// A write has succeeded.
@@ -115,6 +130,9 @@ impl IoCounts {
             if bytes > 0 {
                 add(to, bytes);
             }
+        }
+        if let Some(also) = self.also.get() {
+            also.moved(false, parts.iter().sum());
         }
     }
 

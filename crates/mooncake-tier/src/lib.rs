@@ -8,6 +8,7 @@ pub mod address;
 pub(crate) mod adopted;
 pub mod appender;
 pub mod contents;
+pub mod disk_times;
 pub(crate) mod filling;
 pub mod footer;
 #[cfg(any(test, fuzzing))]

@@ -139,6 +139,7 @@ fn hellos_are_what_they_were() {
         unknown_pins: vec![4, 0],
         storage: None,
         cluster_id: String::new(),
+        no_tiers: false,
     };
     frame(&mut golden, "hello_reply", &reply);
     let (root, cluster_id) = ("/mnt/fs".into(), "cluster".into());
@@ -146,6 +147,7 @@ fn hellos_are_what_they_were() {
     frame(&mut golden, "hello_reply.storage", &HelloReply { storage, ..HelloReply::default() });
     let cluster_id = "cluster".into();
     frame(&mut golden, "hello_reply.cluster", &HelloReply { cluster_id, ..HelloReply::default() });
+    frame(&mut golden, "hello_reply.no_tiers", &HelloReply { no_tiers: true, ..HelloReply::default() });
     frame(&mut golden, "hello_reply.empty", &HelloReply::default());
     golden.check("hellos.txt");
 }

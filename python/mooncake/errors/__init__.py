@@ -121,6 +121,10 @@ class NotSupported(StoreError):
     """-1012: not in this version, or not in the version of the master."""
 
 
+class TiersNotAllowed(StoreError):
+    """-1300: the store was to have a tier, and the master was started with --enable_offload=false."""
+
+
 class FileMissing(StoreError, FileNotFoundError):
     """-1100: the file is not there, or the tensor that was to be saved in it."""
 

@@ -17,6 +17,8 @@ use mooncake_memory::{CopyError, Destination, crc32c, fill_destinations, total_o
 use mooncake_os::{BlockingPool, Deadline};
 use mooncake_segment::{RecordAddress, RecordFiles, SegmentAddress, TransferError};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
+use mooncake_tier::disk_times::DiskTimes;
+use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::{Engine, Folder, FolderQueue, NameFile};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
@@ -55,6 +57,8 @@ pub(crate) struct DirectReads {
     files: Arc<RecordFiles>,
     engine: Option<Engine>,
     slots: Slots,
+    /// Of all tiers; none where nothing is counted.
+    counts: Option<Arc<IoCounts>>,
     tiers: Mutex<HashMap<SegmentUuid, Arc<DirectTier>>>,
     reads: AtomicU64,
     is_closed: AtomicBool,
@@ -84,11 +88,16 @@ struct DirectTier {
 
 impl DirectReads {
     /// With so many buffers for all readers of the store together, each of a megabyte and a little. Without an engine,
-    /// by io_uring where that can be had.
-    pub fn new(files: RecordFiles, slots: usize, engine: Option<Engine>) -> DirectReads {
+    /// by io_uring where that can be had. What its disks do counts in `disk`.
+    pub fn new(files: RecordFiles, slots: usize, engine: Option<Engine>, disk: Option<&Arc<DiskTimes>>) -> DirectReads {
+        let counts = disk.map(|disk| {
+            let counts = IoCounts::default();
+            counts.count_also(disk.clone());
+            Arc::new(counts)
+        });
         let (slots, reads, is_closed) = (Slots::new(slots), AtomicU64::new(0), AtomicBool::new(false));
         let (tiers, shared) = (Mutex::default(), OnceLock::new());
-        DirectReads { files: Arc::new(files), engine, slots, tiers, reads, is_closed, shared }
+        DirectReads { files: Arc::new(files), engine, slots, counts, tiers, reads, is_closed, shared }
     }
 
     /// From now on tiers on that file system are read below this folder.
@@ -115,7 +124,7 @@ impl DirectReads {
     ) -> Vec<Option<Result<(), TransferError>>> {
         let by_lane = |reads: &[DirectRead<'_, '_>]| reads.iter().map(|_| None).collect();
         let Some(direct) = self.tier(tier, file_system) else { return by_lane(reads) };
-        let Some(mut reader) = direct.take_reader(&self.slots) else { return by_lane(reads) };
+        let Some(mut reader) = direct.take_reader(&self.slots, self.counts.as_ref()) else { return by_lane(reads) };
         let failures: Vec<Cell<Option<CopyError>>> = reads.iter().map(|_| Cell::default()).collect();
         // What the disk owes is waited for as long as it goes on answering.
         let moved = Cell::new(Instant::now());
@@ -272,9 +281,16 @@ impl DirectTier {
         }
     }
 
-    fn take_reader(&self, slots: &Slots) -> Option<Reader<LentFiles>> {
-        let idle = self.idle.lock().pop();
-        idle.or_else(|| Reader::new(self.files.clone(), self.geometry, slots.clone()).ok())
+    fn take_reader(&self, slots: &Slots, counts: Option<&Arc<IoCounts>>) -> Option<Reader<LentFiles>> {
+        if let Some(idle) = self.idle.lock().pop() {
+            return Some(idle);
+        }
+        let mut reader = Reader::new(self.files.clone(), self.geometry, slots.clone()).ok()?;
+        if let Some(counts) = counts {
+            // By whom matters to owners alone.
+            reader.counts(CountedReads { counts: counts.clone(), by: ReadFor::Lane });
+        }
+        Some(reader)
     }
 
     fn keep(&self, mut reader: Reader<LentFiles>) {

@@ -51,7 +51,12 @@ impl LinkSet {
         let process = ProcessIdentity::current()
             .map_err(|source| ServerError::Os { what: "name this process", source: std::io::Error::other(source) })?;
         let files = RecordFiles::new(template.clone(), process);
-        let direct = DirectReads::new(files, options.tier_slots, options.tier_engine);
+        let direct = DirectReads::new(
+            files,
+            options.tier_slots,
+            options.tier_engine,
+            control.metrics.as_ref().map(|metrics| metrics.tiers.disk()),
+        );
         let records = RecordLanes::new(template.clone(), process);
         let (current, former) = (RwLock::new(current), Mutex::default());
         Ok(Self { control, directory, template, current, former, questions, records, direct })

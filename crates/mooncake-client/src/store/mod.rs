@@ -94,6 +94,7 @@ impl Store {
         let (opened, session, kept) = at.open(beginning, server.as_ref(), &advertised)?;
 
         let (storage, cluster_id) = (opened.reply.storage.clone(), opened.reply.cluster_id.clone());
+        let tiers_allowed = !opened.reply.no_tiers;
         let control = Control::new(&options, masters, session, opened.position(), cluster_id)
             .map_err(setup("making an eventfd"))?;
         let control = Arc::new(control);
@@ -123,7 +124,7 @@ impl Store {
         }
         let anchor = anchor::start(shared.clone(), identity, opened)?;
         let inner = Inner::new(shared.clone(), options, anchor, port);
-        if let Err(error) = inner.lend(lends) {
+        if let Err(error) = inner.lend(lends, tiers_allowed) {
             // What was taken over is left to the next process: it finds all of it where this one did.
             if !lends {
                 inner.close();

@@ -125,7 +125,7 @@ impl Core {
             {
                 looked += 1;
                 if self.is_near(slot, number) {
-                    match self.order_one(now, slot, fx) {
+                    match self.order(now, slot, work, fx) {
                         Ordered::NotNow(_) | Ordered::Refused => break,
                         Ordered::Yes => ordered += 1,
                         Ordered::No => {}
@@ -164,7 +164,7 @@ impl Core {
             && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
         {
             let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
-            let ordered = if is_it { self.order_one(now, slot, fx) } else { Ordered::No };
+            let ordered = if is_it { self.order(now, slot, work, fx) } else { Ordered::No };
             work.did(1);
             if matches!(ordered, Ordered::NotNow(_) | Ordered::Refused) {
                 break;
@@ -187,7 +187,7 @@ impl Core {
         while next < end && ordered < work.left(STEP_OBJECTS) {
             let slot = ObjectSlot(next);
             if self.is_near(slot, number) {
-                match self.order_one(now, slot, fx) {
+                match self.order(now, slot, work, fx) {
                     Ordered::NotNow(_) | Ordered::Refused => break,
                     Ordered::Yes => ordered += 1,
                     Ordered::No => {}
@@ -238,7 +238,7 @@ impl Core {
             let is_busy = object.places.memory().iter().all(|place| busy.contains(&place.segment));
             let ordered = match is_busy || object.marks.has(Mark::Ordered) {
                 true => Ordered::Yes,
-                false => self.order_one(now, slot, fx),
+                false => self.order(now, slot, work, fx),
             };
             if let Ordered::NotNow(segment) = ordered {
                 busy.push(segment);
@@ -293,6 +293,26 @@ impl Core {
             let mut near = self.tiers.near(segment.session, segment.host);
             near.any(|number| self.tiers.get(number).is_some_and(takes))
         })
+    }
+
+    /// Has an object written, and right behind it what is of use together with it: the members of a group come to lie
+    /// side by side, and are read at once. What has no room with it now is found again by itself.
+    fn order(&mut self, now: Time, slot: ObjectSlot, work: &mut Work, fx: &mut Effects) -> Ordered {
+        let ordered = self.order_one(now, slot, fx);
+        if !matches!(ordered, Ordered::Yes) {
+            return ordered;
+        }
+        let (members, mut looked) = (self.objects.group_beside(slot), 0);
+        for member in members {
+            looked += 1;
+            match self.order_one(now, member, fx) {
+                Ordered::Yes => work.did(1),
+                Ordered::NotNow(_) | Ordered::Refused => break,
+                Ordered::No => {}
+            }
+        }
+        work.did(looked / LOOKED_AT_AS_ONE);
+        ordered
     }
 
     fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {

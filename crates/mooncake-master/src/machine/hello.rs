@@ -43,6 +43,8 @@ pub struct Identity {
     pub cluster_id: String,
     /// Where clients may have tiers on a file system that they share.
     pub storage: Option<SharedStorage>,
+    /// Whether clients may have tiers on disks of their own.
+    pub tiers_allowed: bool,
 }
 
 /// Where the master's own log stands, under the core's lock.
@@ -320,6 +322,7 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
         lookup_protect_ms: identity.lookup_protect_ms,
         storage: identity.storage.as_ref().map(convert::storage),
         cluster_id: identity.cluster_id.clone(),
+        no_tiers: !identity.tiers_allowed,
         ..reply
     }
 }

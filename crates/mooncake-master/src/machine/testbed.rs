@@ -96,6 +96,7 @@ impl Testbed {
             lookup_protect_ms: 5,
             cluster_id: "cluster".to_owned(),
             storage: None,
+            tiers_allowed: true,
         };
         let reply = admitted.reply(true, &identity, position);
         Ok((Client { session, secret: reply.secret, queue }, reply))

@@ -26,6 +26,7 @@ impl Shared {
             lookup_protect_ms: 0,
             cluster_id: "cluster".to_owned(),
             storage: None,
+            tiers_allowed: true,
         };
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
         let identity = Identity { told, soft_pin, after_bulk_free: None };

@@ -12,7 +12,7 @@ use mooncake_tier::medium::folder::Folder;
 use mooncake_tier::tier::Tier;
 use mooncake_wire::message::{TierMount, TierShared};
 
-use super::{Driver, RETRY_PAUSE, segment_uuid};
+use super::{Driver, RETRY_PAUSE, count_disk, segment_uuid};
 use crate::error::ErrorKind;
 use crate::tier::adoption::Adopted;
 use crate::tier::folder::{PoolOf, capacity_of, delete, folder_of};
@@ -48,6 +48,7 @@ impl Driver<'_> {
 
     pub(super) fn adopt(&mut self, path: &Path, folder: Folder, tier: Tier<Folder>) {
         let adopted = Adopted::new(path, folder, &tier);
+        count_disk(&tier.counts, &self.surroundings.control);
         if let Err(error) = self.folder.tier.adopt(tier) {
             tracing::warn!(path = %path.display(), %error, "a folder of an earlier process cannot be adopted");
             return;

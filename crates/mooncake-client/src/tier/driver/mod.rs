@@ -15,6 +15,7 @@ use mooncake_ids::{Rid, SegmentUuid, TierUuid};
 use mooncake_os::forked;
 use mooncake_segment::Records;
 use mooncake_tier::health::Fitness;
+use mooncake_tier::io_counts::IoCounts;
 
 use super::adoption::Adoption;
 use super::figures::Figures;
@@ -25,6 +26,7 @@ use super::{PoolOf, StoreTier, Surroundings, TierFolder, Word};
 use crate::error::ErrorKind;
 use crate::options::TierOptions;
 use crate::segments::owner::random_key;
+use crate::session::control::Control;
 
 /// How long it waits for words while nothing is on its way to the disk.
 const REST: Duration = Duration::from_millis(50);
@@ -86,6 +88,7 @@ pub(super) fn run(tier: &StoreTier, options: TierOptions, folder: Option<TierFol
     let _span = tracing::error_span!("tier", path = %options.path.display()).entered();
     let Some(folder) = folder.or_else(|| waited_for(tier, &options, surroundings)) else { return };
     tier.is_of(Some(folder.uuid));
+    count_disk(folder.tier.counts(), &surroundings.control);
     let (records, access_key) = (records_of(&folder), random_key().unwrap_or(1));
     let mut driver = Driver {
         tier,
@@ -236,6 +239,13 @@ struct Driver<'a> {
     unknown_folders: u64,
 }
 
+/// What its disk does counts on the client's page, too.
+fn count_disk(counts: &IoCounts, control: &Control) {
+    if let Some(metrics) = &control.metrics {
+        counts.count_also(metrics.tiers.disk().clone());
+    }
+}
+
 fn records_of(folder: &TierFolder) -> Arc<FolderRecords> {
     Arc::new(FolderRecords::new(folder.folder.clone(), folder.uuid, folder.geometry, folder.tier.counts().clone()))
 }
@@ -268,6 +278,7 @@ impl<'a> Driver<'a> {
                 let adopted: Vec<TierUuid> = self.adoption.adopted.iter().map(|adopted| adopted.uuid).collect();
                 adopted.into_iter().for_each(|uuid| self.leave_adopted(uuid));
                 self.serve_no_more();
+                count_disk(folder.tier.counts(), &self.surroundings.control);
                 self.records = records_of(&folder);
                 self.tier.is_of(Some(folder.uuid));
                 drop(std::mem::replace(&mut self.folder, folder).tier.into_lock());

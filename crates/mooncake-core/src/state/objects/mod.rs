@@ -10,6 +10,7 @@ mod soft_pins;
 use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
 
 use crate::config::renewal_ms;
 use crate::eviction::EvictionPolicy;
@@ -29,7 +30,8 @@ use several::Several;
 pub(crate) use soft_pins::SoftPin;
 use soft_pins::SoftPins;
 
-/// Members of a group that one eviction looks at for the next one to leave.
+/// Members of a group that one eviction looks at for the next one to leave, and that one order looks at for those to be
+/// written with it.
 const LOOKED_AT: usize = 64;
 
 /// Protected objects that one may be put before, when it is protected no longer than they are: behind more of them it
@@ -402,6 +404,12 @@ impl Objects {
     /// Name of an object's group, empty for none.
     pub fn group_of(&self, ObjectSlot(slot): ObjectSlot) -> &[u8] {
         self.groups.of(slot).map_or(&[], |group| self.groups.name(group))
+    }
+
+    /// Others of its group, if it is in one, those behind it first.
+    pub fn group_beside(&self, ObjectSlot(slot): ObjectSlot) -> SmallVec<[ObjectSlot; 8]> {
+        let Some(group) = self.groups.of(slot) else { return SmallVec::new() };
+        self.groups.members_behind(group, slot).take(LOOKED_AT).map(ObjectSlot).collect()
     }
 
     /// An object of a group is about to be evicted: another one of it comes next.
