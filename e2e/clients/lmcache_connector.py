@@ -1,6 +1,8 @@
 """LMCache's own connector class with tensors in host memory, told by lines on stdin what to do.
 
-    lmcache_connector.py MASTER true|false      chunk metadata is stored, or not
+    lmcache_connector.py MASTER true|false CONFIG   chunk metadata is stored, or not
+
+CONFIG is laid over LMCache's extra configuration, as JSON.
 
 A line is a JSON list, a call and its arguments; so is the answer. Chunk number n always has the same content.
 
@@ -31,7 +33,7 @@ LIMIT_S = 60
 
 
 class Client:
-    def __init__(self, master, stored_metadata):
+    def __init__(self, master, stored_metadata, config):
         import torch
         from lmcache.v1.config import LMCacheEngineConfig
         from lmcache.v1.metadata import LMCacheMetadata
@@ -55,6 +57,7 @@ class Client:
                 "local_buffer_size": 64 << 20,
                 "transfer_timeout": 10,
                 "save_chunk_meta": stored_metadata,
+                **config,
             },
         )
         self.metadata = LMCacheMetadata(
@@ -140,4 +143,4 @@ class Client:
 
 
 if __name__ == "__main__":
-    commands.obey(lambda: Client(sys.argv[1], json.loads(sys.argv[2])))
+    commands.obey(lambda: Client(sys.argv[1], *map(json.loads, sys.argv[2:])))

@@ -1,5 +1,7 @@
 """LMCache's connector class with tensors in host memory, both ways of storing chunks, with a killed master and node."""
 
+import json
+
 from conversation import Conversation
 from recorded import recording, unknown_calls
 from rig import E2E, until, without_master, without_node
@@ -22,10 +24,13 @@ def run(rig):
             yield f"{mode}: every call is among the recorded ones {unknown}", not unknown
 
 
-def client(rig, pool, stored, name):
+def client(rig, pool, stored, name, config=None):
+    """LMCache's connector; `config` is laid over its extra configuration."""
     script = E2E / "clients" / "lmcache_connector.py"
     variables = recording(pool.folder, name)
-    return Conversation(rig.python, script, [pool.master.addr, stored], pool.folder, name, variables)
+    return Conversation(
+        rig.python, script, [pool.master.addr, stored, json.dumps(config or {})], pool.folder, name, variables
+    )
 
 
 def checks(pool, writer, reader):

@@ -30,15 +30,25 @@ def run(rig):
 
 def client(rig, pool, mode, name):
     """SGLang's store: of a model with or without latent attention, with groups, or through the node of the host."""
-    settings = {"local_hostname": "127.0.0.1"}
+    of_mode = settings(pool)
     if mode == "standalone":
-        settings |= {"client_server_address": pool.nodes[0].addr, "standalone_storage": True}
-    else:
-        settings |= {"metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "device_name": ""}
-        settings |= {"master_server_address": pool.master.addr, "global_segment_size": 0}
+        of_mode = {"local_hostname": "127.0.0.1", "standalone_storage": True}
+        of_mode["client_server_address"] = pool.nodes[0].addr
     if mode == "groups":
-        settings["enable_group_semantics"] = True
-    return converse(rig, pool.folder, name, settings, "mla" if mode == "mla" else "mha")
+        of_mode["enable_group_semantics"] = True
+    return converse(rig, pool.folder, name, of_mode, "mla" if mode == "mla" else "mha")
+
+
+def settings(pool):
+    """SGLang's extra configuration of a store that lends no memory."""
+    return {
+        "local_hostname": "127.0.0.1",
+        "metadata_server": "P2PHANDSHAKE",
+        "protocol": "tcp",
+        "device_name": "",
+        "master_server_address": pool.master.addr,
+        "global_segment_size": 0,
+    }
 
 
 def converse(rig, folder, name, settings, kind="mha", variables=None):
