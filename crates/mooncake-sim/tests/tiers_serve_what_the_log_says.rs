@@ -676,8 +676,16 @@ impl World {
             let mut removal = RemoveAll::new(&mut self.core, true);
             while !self.core.remove_all_slice(self.now, &mut removal, 7, &mut self.fx) {
                 self.collect();
-                if self.random.below(2) == 0 {
-                    self.hear_one();
+                // What is not removed yet is written, moved and promoted meanwhile.
+                match self.random.below(6) {
+                    0..3 => self.hear_one(),
+                    3 => {
+                        self.look_for_some();
+                        self.go_on();
+                        (0..4).for_each(|_| self.promote_one());
+                        self.hear_promoted();
+                    }
+                    _ => {}
                 }
             }
             self.collect();
@@ -971,4 +979,9 @@ fn orders_that_outlive_the_session_of_their_owner_would_be_noticed() {
 #[test]
 fn what_is_moved_out_of_a_tier_that_is_forgotten_meanwhile_would_be_noticed_to_come_back() {
     assert!(is_noticed(Mutant::MovesOutliveTheirTier));
+}
+
+#[test]
+fn a_removal_that_went_by_the_rids_of_copies_would_be_noticed() {
+    assert!(is_noticed(Mutant::RemovalsGoByRid));
 }
