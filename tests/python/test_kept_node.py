@@ -301,6 +301,37 @@ def test_without_a_next_process_the_objects_are_gone_after_its_time(kept):
     assert versions(store, ["k"]) == [1]
 
 
+def test_the_master_waits_for_a_next_process_as_long_as_the_last_one_asked(kept):
+    pool, node = kept(flags=["--keep_ms=60000"])
+    store = pool.store()
+    put_all(store, ["k"])
+    end(node, signal.SIGTERM)
+    node.command[node.command.index("--keep_ms=60000")] = "--keep_ms=1000"
+    node.start()
+    wait_for("its own time to be said", lambda: "is_kept=true seconds=1\n" in node.output(), 5)
+    assert versions(store, ["k"]) == [0]
+    end(node, signal.SIGKILL)
+    wait_for("the segment hidden", lambda: pool.segments() == [], 5)
+    wait_for("the session over", lambda: pool.metric("mooncake_sessions_bereft") == 0, 10)
+
+
+def test_memory_is_taken_over_though_the_master_takes_no_tiers_any_more(kept, tmp_path):
+    path = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "tiers")}
+    pool, node = kept(flags=["--enable_offload"], env=path)
+    store = pool.store()
+    keys = [f"k{number}" for number in range(8)]
+    put_all(store, keys)
+    pool.master.kill()
+    pool.master.command.append("--enable_offload=false")
+    pool.master.start()
+    pool.wait_segments(1)
+    end(node, signal.SIGTERM)
+    node.start()
+    pool.wait_segments(1)
+    wait_for("the next process to have it", lambda: versions(store, keys) == [0] * 8, 10)
+    assert node.output().count("enable_offload=false") >= 1, "it says why it has no tier"
+
+
 def test_a_node_that_is_interrupted_closes(kept):
     pool, node = kept()
     store = pool.store()

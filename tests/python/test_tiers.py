@@ -699,21 +699,18 @@ def test_a_record_that_can_never_be_read_again_is_dropped_and_can_be_put_anew(cl
 
 def test_a_store_with_a_tier_is_not_set_up_where_the_master_takes_none_and_one_without_is(cluster, tmp_path):
     pool = cluster(nodes=1, master_flags=["--enable_offload=false"])
-    for nth, asked in enumerate([{"enable_ssd_offload": True, "ssd_offload_path": str(tmp_path / "of-setup")}, {}]):
-        store = MooncakeDistributedStore()
-        code = store.setup("127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr, **asked)
-        assert code == (0 if nth else -1300), store.last_error()
-        if nth == 0:
-            said = store.last_error()
-            assert all(part in said for part in ("--enable_offload=false", pool.master.addr, "of-setup")), said
-            with pytest.raises(mooncake.errors.TiersNotAllowed, match="enable_offload"):
-                mooncake.errors.checked(store).setup(
-                    "127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr, **asked
-                )
-        else:
-            assert store.put("k", b"v") == 0
-            assert store.get("k") == b"v"
-        store.close()
+    plain = ("127.0.0.1", "P2PHANDSHAKE", MEMORY, MEMORY, "tcp", "", pool.master.addr)
+    asked = {"enable_ssd_offload": True, "ssd_offload_path": str(tmp_path / "of-setup")}
+    store = MooncakeDistributedStore()
+    assert store.setup(*plain, **asked) == -1300
+    said = store.last_error()
+    assert all(part in said for part in ("--enable_offload=false", pool.master.addr, "of-setup")), said
+    with pytest.raises(mooncake.errors.TiersNotAllowed, match="enable_offload"):
+        mooncake.errors.checked(store).setup(*plain, **asked)
+    assert store.setup(*plain) == 0, store.last_error()
+    assert store.put("k", b"v") == 0
+    assert store.get("k") == b"v"
+    store.close()
     assert not (tmp_path / "of-setup").exists(), "no folder is begun"
     with pytest.raises(PoolError, match="--enable_offload=false"):
         pool.add_node(MEMORY, ["--enable_offload"], {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": str(tmp_path / "of-node")})
@@ -768,6 +765,7 @@ def test_a_store_of_a_program_keeps_a_tier_leaves_it_and_its_reads_are_counted(t
         assert both == read + write, what
     times = [line.rsplit(" ", 1)[1] for line in page.splitlines() if "ssd_write_latency_summary_us{" in line]
     assert [float(time) > 0 for time in times] == [True] * 3, "half of them, nine tenths, all but a hundredth"
+    assert counted(page, "mooncake_ssd_write_ops_total") * MIB == counted(page, "mooncake_ssd_write_bytes_total")
     began = time.monotonic()
     assert keeper.unmount_local_disk_segment(1) == 0, keeper.last_error()
     assert time.monotonic() - began >= 1

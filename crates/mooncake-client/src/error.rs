@@ -336,8 +336,8 @@ pub enum Cause {
     /// The operator wants no tiers in this pool.
     #[error(
         "master {master} was started with --enable_offload=false: it takes no tier, and this store asks for one below \
-         {path}. Set the store up without a tier (enable_ssd_offload, MOONCAKE_OFFLOAD_ENABLED, storage_root_dir), or \
-         start the master without that flag"
+         {path}. Leave out what asks for it (enable_ssd_offload, MOONCAKE_OFFLOAD_ENABLED, storage_root_dir, \
+         MOONCAKE_STORAGE_ROOT_DIR, --enable_offload of mooncake_client), or start the master without that flag"
     )]
     TiersNotAllowed {
         /// The master.

@@ -93,9 +93,11 @@ impl Inner {
         Ok(self.shared.owner.get_or_init(|| owner).clone())
     }
 
-    /// Gives the pool memory, where none `is_lent` already, and tiers behind it, if the master takes any.
+    /// Gives the pool memory, where none `is_lent` already, and tiers behind it. Where the master takes none, a store
+    /// that is to have one is not set up; one that has taken memory over goes on with that, and mounts its tier once it
+    /// can.
     pub(crate) fn lend(&self, is_lent: bool, tiers_allowed: bool) -> Result<(), StoreError> {
-        if let Some(tier) = self.settings.tiers.first().filter(|_| !tiers_allowed) {
+        if let Some(tier) = self.settings.tiers.first().filter(|_| !tiers_allowed && !is_lent) {
             let master = self.shared.control.masters.to_string();
             return Err(Cause::TiersNotAllowed { master, path: tier.path.display().to_string() }.into());
         }

@@ -5,10 +5,41 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mooncake_metrics::{CALL_LATENCY_NS, Distribution, Histogram, Kind, Page, Unit};
+use mooncake_metrics::{Distribution, Histogram, Kind, Page, Unit};
 use mooncake_wire::RequestKind;
 
 use crate::tier_metrics::{TierMetrics, TierReading};
+
+/// Bounds of latencies, nanoseconds: Mooncake's.
+const BOUNDS_NS: &[u64] = &[
+    50_000,
+    75_000,
+    125_000,
+    150_000,
+    200_000,
+    250_000,
+    300_000,
+    400_000,
+    500_000,
+    750_000,
+    1_000_000,
+    1_500_000,
+    2_000_000,
+    3_000_000,
+    5_000_000,
+    7_000_000,
+    15_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    20_000_000_000,
+];
 
 /// Calls of a store that move bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +166,7 @@ pub(crate) struct Timer<'m> {
 impl Metrics {
     /// Nothing has happened. `cluster_id` is told with everything.
     pub fn new(cluster_id: Option<String>) -> Metrics {
-        let latency = || Histogram::new(Unit::Microseconds, CALL_LATENCY_NS);
+        let latency = || Histogram::new(Unit::Microseconds, BOUNDS_NS);
         Metrics {
             operations: Operation::ALL.map(|_| OperationCounters { bytes: AtomicU64::new(0), latency: latency() }),
             requests: RequestKind::ALL.map(|_| latency()),
@@ -217,7 +248,7 @@ impl Reading {
 
     fn latency(&self, writes: bool, batch: bool) -> Distribution {
         let wanted = |operation: Operation| operation.writes() == writes && operation.is_batch() == batch;
-        let mut whole = Distribution::nothing(Unit::Microseconds, CALL_LATENCY_NS);
+        let mut whole = Distribution::nothing(Unit::Microseconds, BOUNDS_NS);
         self.of(wanted).for_each(|(_, _, latency)| whole.add(latency));
         whole
     }
@@ -346,7 +377,7 @@ mod tests {
     #[test]
     fn numbers_are_places_in_the_list_and_bounds_grow() {
         assert!(Operation::ALL.into_iter().enumerate().all(|(at, operation)| operation as usize == at));
-        assert!(CALL_LATENCY_NS.is_sorted_by(|a, b| a < b));
+        assert!(BOUNDS_NS.is_sorted_by(|a, b| a < b));
     }
 
     #[test]

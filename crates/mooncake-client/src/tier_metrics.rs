@@ -22,7 +22,7 @@ pub(crate) struct TierMetrics {
     read_bytes: AtomicU64,
     /// By owner and UUID, as the master names a tier. Only what has failed takes the lock.
     lost: Mutex<BTreeMap<String, u64>>,
-    /// Of the disks of its own tiers, and of those that it reads by itself.
+    /// Objects on its own tiers, and on those that it reads by itself.
     disk: Arc<DiskTimes>,
 }
 
@@ -47,7 +47,7 @@ impl TierMetrics {
         *lost.entry(if is_told { label } else { OTHERS.to_owned() }).or_default() += 1;
     }
 
-    /// Where reads and writes of disks count.
+    /// Where objects that are read from tiers and written to them count.
     pub fn disk(&self) -> &Arc<DiskTimes> {
         &self.disk
     }
@@ -69,21 +69,22 @@ impl TierReading {
         let both = self.disk.both();
         // Tens of buckets for disks that were never touched would be most of the page.
         if both.latency.count() > 0 || out.is_reference() {
-            out.section("A client: disks of tiers, its own and those that it reads by itself");
-            tell_direction(out, "read", "reads", &self.disk.reads);
-            tell_direction(out, "write", "writes", &self.disk.writes);
-            tell_direction(out, "total", "reads and writes", &both);
+            out.section("A client: its own tiers, and those that it reads by itself");
+            tell_direction(out, "read", "were read from tiers", &self.disk.reads);
+            tell_direction(out, "write", "were written to tiers", &self.disk.writes);
+            tell_direction(out, "total", "were read from tiers or written to them", &both);
         }
     }
 }
 
 fn tell_direction(out: &mut Page, name: &str, what: &str, DirectionTimes { bytes, latency }: &DirectionTimes) {
     let named = |part: &str| format!("mooncake_ssd_{name}_{part}");
-    out.counter(&named("ops_total"), &format!("{what} of disks, succeeded or not"), latency.count());
-    out.counter(&named("bytes_total"), &format!("bytes that {what} of disks have moved"), *bytes);
-    out.histogram(&named("latency_us"), &format!("{what} of disks, microseconds"), latency);
-    let help = format!("{what} of disks, microseconds: the bound of the histogram that each share stays within");
-    out.quantiles(&named("latency_summary_us"), &help, latency);
+    out.counter(&named("ops_total"), &format!("objects that {what}"), latency.count());
+    out.counter(&named("bytes_total"), &format!("bytes of objects that {what}"), *bytes);
+    let times = "microseconds since a call asked for it, or the master ordered it";
+    out.histogram(&named("latency_us"), &format!("each object that {what}: {times}"), latency);
+    let help = "the same: the bound of the histogram that each share of the objects stays within";
+    out.quantiles(&named("latency_summary_us"), help, latency);
 }
 
 #[cfg(test)]

@@ -94,6 +94,49 @@ fn members_of_a_group_are_written_side_by_side_however_their_puts_came() {
 }
 
 #[test]
+fn members_of_a_group_go_to_one_tier_of_several_as_far_as_it_has_room() {
+    let (mut pool, session, _) = pool(Config::default());
+    pool.mount_tier(session, 2, true, whole([])).unwrap();
+    for group in ["a", "b"] {
+        for nth in 0..3 {
+            let groups = vec![group.as_bytes().into()];
+            pool.put_with(session, &format!("{group}{nth}"), KIB, &PutConfig { groups, ..plain() });
+        }
+    }
+    pool.pass(20);
+    let of_tier = [1, 2].map(|number| pool.orders_of(session, number));
+    let groups = of_tier.map(|orders| orders.iter().map(|order| order.key[..1].to_owned()).collect::<Vec<_>>());
+    assert!(
+        groups.iter().all(|groups| groups.len() == 3 && groups.iter().all(|group| *group == groups[0])),
+        "{groups:?}"
+    );
+    pool.check();
+}
+
+#[test]
+fn one_step_orders_no_more_members_of_groups_than_it_may() {
+    let offload = Offload { on_evict: true, force_evict: false };
+    let mut pool = Pool::with(Config { offload, ..Config::default() });
+    let session = pool.session(1);
+    pool.mount(session, 1, 16 << 20);
+    pool.mount_tier(session, 1, true, whole([])).unwrap();
+    let config = |group: &str| PutConfig { groups: vec![group.as_bytes().into()], ..plain() };
+    // Nearly full of small objects; of each group the first is among the coldest.
+    let count = (16 << 10) * 31 / 32;
+    (0..count)
+        .for_each(|nth: u64| _ = pool.put_with(session, &format!("k{nth}"), KIB, &config(&format!("g{}", nth % 100))));
+    assert!(pool.orders(session).len() <= 2 * STEP_OBJECTS, "what came of the puts");
+    pool.now = pool.now.plus_ms(20);
+    pool.core.tick(pool.now, &mut pool.fx);
+    while pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx) {
+        pool.collect();
+        let ordered = pool.orders(session).len();
+        assert!(ordered <= 2 * STEP_OBJECTS, "{ordered} in one step");
+    }
+    pool.check();
+}
+
+#[test]
 fn a_file_that_is_sealed_with_the_answer_that_says_what_is_in_it_is_not_retired() {
     let (mut pool, session, _) = pool(Config::default());
     pool.put(session, "k", KIB);

@@ -13,7 +13,7 @@ pub enum Kind {
     Gauge,
     /// A distribution.
     Histogram,
-    /// How many there were, and what they come to together.
+    /// How many there were, and what they come to together; or shares of them, and what each stays within.
     Summary,
 }
 

@@ -29,37 +29,6 @@ const LATENCY_NS: &[u64] = &[
     10_000_000_000,
 ];
 
-/// Bounds of latencies of a client's calls and of its disks, nanoseconds: Mooncake's.
-pub const CALL_LATENCY_NS: &[u64] = &[
-    50_000,
-    75_000,
-    125_000,
-    150_000,
-    200_000,
-    250_000,
-    300_000,
-    400_000,
-    500_000,
-    750_000,
-    1_000_000,
-    1_500_000,
-    2_000_000,
-    3_000_000,
-    5_000_000,
-    7_000_000,
-    15_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-    200_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_000_000_000,
-    5_000_000_000,
-    10_000_000_000,
-    20_000_000_000,
-];
-
 /// What a histogram is told in, and shown in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {

@@ -9,5 +9,5 @@ mod page;
 
 pub use amount::bytes;
 pub use exposition::Kind;
-pub use histogram::{CALL_LATENCY_NS, Distribution, Histogram, Unit};
+pub use histogram::{Distribution, Histogram, Unit};
 pub use page::Page;

@@ -123,7 +123,8 @@ pub const VARIABLES: &[Setting] = &[
         "MOONCAKE_STORAGE_ROOT_DIR",
         Type::Text,
         "",
-        "folder of a store's tier, which it keeps then (LMCache's `storage_root_dir`)",
+        "folder of a tier of the store that `setup()` makes, which it keeps then (LMCache's `storage_root_dir`); \
+         `mooncake_client` takes --enable_offload",
     ),
     Setting::supported(
         "MOONCAKE_OFFLOAD_CLOSE_SECONDS",

@@ -1,12 +1,34 @@
-//! How long reads and writes of a process's tiers take, and what they move, whichever tier they are of: what
+//! Objects that a process writes to tiers and reads from them, whichever they are, and how long that takes: what
 //! `mooncake_ssd_*` of a client's page tell.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
-use mooncake_metrics::{CALL_LATENCY_NS, Distribution, Histogram, Unit};
+use mooncake_metrics::{Distribution, Histogram, Unit};
 
-/// Reads and writes of disks; a sync is neither.
+/// Bounds of latencies of disks, nanoseconds: Mooncake's.
+const BOUNDS_NS: &[u64] = &[
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+];
+
+/// Objects that were read and written.
 #[derive(Debug)]
 pub struct DiskTimes {
     reads: Direction,
@@ -16,18 +38,18 @@ pub struct DiskTimes {
 /// One reading of a direction.
 #[derive(Debug, Clone)]
 pub struct DirectionTimes {
-    /// Bytes of operations that succeeded.
+    /// Bytes of values.
     pub bytes: u64,
-    /// How long each operation took, succeeded or not.
+    /// How long each object took.
     pub latency: Distribution,
 }
 
 /// One reading of [`DiskTimes`].
 #[derive(Debug, Clone)]
 pub struct DiskTotals {
-    /// Reads.
+    /// Objects that were read for callers and to be promoted.
     pub reads: DirectionTimes,
-    /// Writes.
+    /// Objects that were written as the master ordered.
     pub writes: DirectionTimes,
 }
 
@@ -44,30 +66,33 @@ impl Default for DiskTimes {
 }
 
 impl DiskTimes {
-    pub(crate) fn took(&self, is_read: bool, began: Instant) {
-        self.direction(is_read).latency.since(began);
+    /// An object was read, or as many bytes of it, since the call that reads it began.
+    pub(crate) fn read(&self, bytes: u64, took: Duration) {
+        self.reads.add(bytes, took);
     }
 
-    pub(crate) fn moved(&self, is_read: bool, bytes: u64) {
-        self.direction(is_read).bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// An object was written, since it was ordered.
+    pub(crate) fn wrote(&self, bytes: u64, took: Duration) {
+        self.writes.add(bytes, took);
     }
 
     /// What was counted so far.
     pub fn totals(&self) -> DiskTotals {
-        DiskTotals { reads: self.reads.read(), writes: self.writes.read() }
-    }
-
-    fn direction(&self, is_read: bool) -> &Direction {
-        if is_read { &self.reads } else { &self.writes }
+        DiskTotals { reads: self.reads.totals(), writes: self.writes.totals() }
     }
 }
 
 impl Direction {
     fn new() -> Direction {
-        Direction { bytes: AtomicU64::new(0), latency: Histogram::new(Unit::Microseconds, CALL_LATENCY_NS) }
+        Direction { bytes: AtomicU64::new(0), latency: Histogram::new(Unit::Microseconds, BOUNDS_NS) }
     }
 
-    fn read(&self) -> DirectionTimes {
+    fn add(&self, bytes: u64, took: Duration) {
+        self.latency.took(took);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn totals(&self) -> DirectionTimes {
         DirectionTimes { bytes: self.bytes.load(Ordering::Relaxed), latency: self.latency.read() }
     }
 }

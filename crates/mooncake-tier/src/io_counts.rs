@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::disk_times::DiskTimes;
 
@@ -54,8 +54,8 @@ pub struct IoCounts {
     bad_records: AtomicU64,
     read_bytes: [AtomicU64; 5],
     written_bytes: [AtomicU64; 3],
-    /// Of all tiers of the process.
-    also: OnceLock<Arc<DiskTimes>>,
+    /// Of objects, of all tiers of the process.
+    objects: OnceLock<Arc<DiskTimes>>,
 }
 
 #[derive(Debug, Default)]
@@ -97,9 +97,16 @@ fn add(to: &AtomicU64, more: u64) {
 }
 
 impl IoCounts {
-    /// From now on reads and writes count there, too. The first one stays.
-    pub fn count_also(&self, also: Arc<DiskTimes>) {
-        _ = self.also.set(also);
+    /// From now on objects that are read and written count there. The first one stays.
+    pub fn count_objects(&self, objects: Arc<DiskTimes>) {
+        _ = self.objects.set(objects);
+    }
+
+    /// An object that the master ordered is written.
+    pub(crate) fn object_written(&self, bytes: u64, took: Duration) {
+        if let Some(objects) = self.objects.get() {
+            objects.wrote(bytes, took);
+        }
     }
 
     /// An operation has ended that began then, however it ended.
@@ -107,9 +114,6 @@ impl IoCounts {
         let times = &self.times[op as usize];
         add(&times.count, 1);
         add(&times.nanos, u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        if let Some(also) = self.also.get().filter(|_| op != Op::Sync) {
-            also.took(op == Op::Read, began);
-        }
     }
 
     pub(crate) fn failed(&self, op: Op) {
@@ -119,9 +123,6 @@ impl IoCounts {
     /// So many bytes were read.
     pub(crate) fn read(&self, by: ReadFor, bytes: u64) {
         add(&self.read_bytes[by as usize], bytes);
-        if let Some(also) = self.also.get() {
-            also.moved(true, bytes);
-        }
     }
 
     /// A write has succeeded.
@@ -130,9 +131,6 @@ impl IoCounts {
             if bytes > 0 {
                 add(to, bytes);
             }
-        }
-        if let Some(also) = self.also.get() {
-            also.moved(false, parts.iter().sum());
         }
     }
 
@@ -175,6 +173,15 @@ impl CountedReads {
         self.counts.took(Op::Read, began);
         if let Ok(bytes) = result {
             self.counts.read(self.by, *bytes as u64);
+        }
+    }
+
+    /// So much of an object was read, since then. What an owner reads for itself is no read of an object.
+    pub(crate) fn object(&self, bytes: u64, began: Instant) {
+        if matches!(self.by, ReadFor::Lane | ReadFor::Promotion)
+            && let Some(objects) = self.counts.objects.get()
+        {
+            objects.read(bytes, began.elapsed());
         }
     }
 

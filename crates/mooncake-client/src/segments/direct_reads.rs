@@ -92,7 +92,7 @@ impl DirectReads {
     pub fn new(files: RecordFiles, slots: usize, engine: Option<Engine>, disk: Option<&Arc<DiskTimes>>) -> DirectReads {
         let counts = disk.map(|disk| {
             let counts = IoCounts::default();
-            counts.count_also(disk.clone());
+            counts.count_objects(disk.clone());
             Arc::new(counts)
         });
         let (slots, reads, is_closed) = (Slots::new(slots), AtomicU64::new(0), AtomicBool::new(false));

@@ -59,9 +59,13 @@ pub struct OrdersAnswered {
     pub sealed: Vec<u64>,
 }
 
+/// Members of a group that are on a tier already, or not to be written, behind which no more of them are looked at.
+const SETTLED_MAX: usize = 8;
+
 /// Whether an object has been given to an owner.
 enum Ordered {
-    Yes,
+    /// To that of this tier.
+    Yes(SegmentNo),
     /// It lies there, of which no more can be written now: the tier has too much under order, or the segment.
     NotNow(SegmentNo),
     /// The owner of the tier takes no orders.
@@ -127,7 +131,7 @@ impl Core {
                 if self.is_near(slot, number) {
                     match self.order(now, slot, work, fx) {
                         Ordered::NotNow(_) | Ordered::Refused => break,
-                        Ordered::Yes => ordered += 1,
+                        Ordered::Yes(_) => ordered += 1,
                         Ordered::No => {}
                     }
                 }
@@ -160,12 +164,15 @@ impl Core {
     }
 
     fn order_fresh(&mut self, now: Time, number: SegmentNo, work: &mut Work, fx: &mut Effects) {
+        let mut looked = 0;
         while !work.is_used_up()
             && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
         {
             let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
             let ordered = if is_it { self.order(now, slot, work, fx) } else { Ordered::No };
-            work.did(1);
+            // Members of a group were ordered with the first of it, and are no more than looked at.
+            looked += 1;
+            work.did(usize::from(looked % LOOKED_AT_AS_ONE == 0 || !matches!(ordered, Ordered::No)));
             if matches!(ordered, Ordered::NotNow(_) | Ordered::Refused) {
                 break;
             }
@@ -189,7 +196,7 @@ impl Core {
             if self.is_near(slot, number) {
                 match self.order(now, slot, work, fx) {
                     Ordered::NotNow(_) | Ordered::Refused => break,
-                    Ordered::Yes => ordered += 1,
+                    Ordered::Yes(_) => ordered += 1,
                     Ordered::No => {}
                 }
             }
@@ -227,6 +234,11 @@ impl Core {
         let mut busy: SmallVec<[SegmentNo; 8]> = SmallVec::new();
         for looked in 0..most {
             let Some(slot) = next else { break };
+            if work.is_used_up() {
+                // The rest of them at the next step.
+                rests_until = Time(0);
+                break;
+            }
             next = self.objects.after_in_turn(slot);
             if looked % LOOKED_AT_AS_ONE == 0 {
                 work.did(1);
@@ -236,15 +248,16 @@ impl Core {
             }
             let object = self.objects.object(slot);
             let is_busy = object.places.memory().iter().all(|place| busy.contains(&place.segment));
-            let ordered = match is_busy || object.marks.has(Mark::Ordered) {
-                true => Ordered::Yes,
-                false => self.order(now, slot, work, fx),
-            };
-            if let Ordered::NotNow(segment) = ordered {
-                busy.push(segment);
+            if is_busy || object.marks.has(Mark::Ordered) {
+                rests_until = Time(0);
+                continue;
             }
-            rests_until = rests_until.min(match ordered {
-                Ordered::Yes | Ordered::NotNow(_) => Time(0),
+            rests_until = rests_until.min(match self.order(now, slot, work, fx) {
+                Ordered::NotNow(segment) => {
+                    busy.push(segment);
+                    Time(0)
+                }
+                Ordered::Yes(_) => Time(0),
                 Ordered::Refused | Ordered::No => now.plus_ms(UNWRITTEN_AGAIN_MS),
             });
         }
@@ -284,6 +297,14 @@ impl Core {
         near.min().map(|(.., number)| number)
     }
 
+    /// Whether a tier is one of those for what lies on a segment.
+    fn is_for(&self, tier: SegmentNo, number: SegmentNo, size: u64) -> bool {
+        let Some(segment) = self.segments.get(number) else { return false };
+        let takes = |tier: &Tier| tier.suits(size) && !tier.is_left_alone();
+        let mut near = self.tiers.near(segment.session, segment.host);
+        near.any(|other| other == tier) && self.tiers.get(tier).is_some_and(takes)
+    }
+
     /// Whether there is a tier that an object can be written to.
     pub(crate) fn may_be_written(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
@@ -295,27 +316,34 @@ impl Core {
         })
     }
 
-    /// Has an object written, and right behind it what is of use together with it: the members of a group come to lie
-    /// side by side, and are read at once. What has no room with it now is found again by itself.
+    /// Has an object written, and right behind it to the same tier what is of use together with it: the members of a
+    /// group come to lie side by side, and are read at once. What has no room with it now is found again by itself.
     fn order(&mut self, now: Time, slot: ObjectSlot, work: &mut Work, fx: &mut Effects) -> Ordered {
-        let ordered = self.order_one(now, slot, fx);
-        if !matches!(ordered, Ordered::Yes) {
-            return ordered;
-        }
-        let (members, mut looked) = (self.objects.group_beside(slot), 0);
-        for member in members {
+        let ordered = self.order_one(now, slot, None, fx);
+        let Ordered::Yes(tier) = ordered else { return ordered };
+        let (mut looked, mut settled) = (0, 0);
+        for member in self.objects.group_beside(slot) {
+            if work.is_used_up() || settled == SETTLED_MAX {
+                break;
+            }
             looked += 1;
-            match self.order_one(now, member, fx) {
-                Ordered::Yes => work.did(1),
-                Ordered::NotNow(_) | Ordered::Refused => break,
-                Ordered::No => {}
+            // What would not leave soon is no business of a tier that has only what does.
+            let is_wanted = !self.config.offload.on_evict || self.is_nearly_full(member);
+            match is_wanted.then(|| self.order_one(now, member, Some(tier), fx)) {
+                Some(Ordered::Yes(_)) => {
+                    settled = 0;
+                    work.did(1);
+                }
+                Some(Ordered::NotNow(_) | Ordered::Refused) => break,
+                Some(Ordered::No) | None => settled += 1,
             }
         }
         work.did(looked / LOOKED_AT_AS_ONE);
         ordered
     }
 
-    fn order_one(&mut self, now: Time, slot: ObjectSlot, fx: &mut Effects) -> Ordered {
+    /// `only`: to that tier or not at all.
+    fn order_one(&mut self, now: Time, slot: ObjectSlot, only: Option<SegmentNo>, fx: &mut Effects) -> Ordered {
         let object = self.objects.object(slot);
         if object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot) {
             return Ordered::No;
@@ -323,7 +351,10 @@ impl Core {
         let (size, object_id, crc32c) = (object.size, object.id(), object.crc32c);
         let live = object.places.memory().iter().filter(|place| self.segments.is_live(place.segment));
         let near = live.filter_map(|place| {
-            let number = self.tier_near(place.segment, size)?;
+            let number = match only {
+                Some(only) => self.is_for(only, place.segment, size).then_some(only)?,
+                None => self.tier_near(place.segment, size)?,
+            };
             let of_session = self.segments.get(place.segment)?.session == self.tiers.get(number)?.session;
             Some((!of_session, number, place.replica(size)))
         });
@@ -361,7 +392,7 @@ impl Core {
         self.counts.tier_orders += 1;
         let key = self.objects.key(slot).into();
         self.push(owner, Push::TierOrder { tier: uuid, rid, key, object_id, crc32c, source }, fx);
-        Ordered::Yes
+        Ordered::Yes(number)
     }
 
     /// An owner has answered orders: what was written is there from now on, if it is still what the object is.

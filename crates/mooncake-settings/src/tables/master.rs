@@ -159,7 +159,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Type::Bool,
         "true",
         "stores may keep tiers on disks of their hosts (docs/tiers.md). Set to true, and not by default, it leaves \
-         root_fs_dir without effect; with false only the file system of root_fs_dir has tiers",
+         root_fs_dir without effect; with false only the file system of root_fs_dir has tiers, and a store that asks \
+         for one of its own is not set up (-1300)",
     ),
     Setting::supported(
         "offload_on_evict",

@@ -183,7 +183,8 @@ pub struct TierOwner<M: Medium> {
 }
 
 enum Ordered {
-    Source(Arc<dyn Source>, Vec<u8>),
+    /// What the master ordered, its key, and when.
+    Source(Arc<dyn Source>, Vec<u8>, Duration),
     /// A record that is written once more.
     Moved(u64),
 }
@@ -409,7 +410,7 @@ impl<M: Medium> TierOwner<M> {
     pub fn order(&mut self, rid: Rid, object_id: Rid, key: Vec<u8>, crc32c: u32, source: Arc<dyn Source>) {
         let value = Box::new(FromSource(source.clone()));
         self.makes_room_for(key.len(), source.size());
-        self.ordered.insert(rid, Ordered::Source(source, key.clone()));
+        self.ordered.insert(rid, Ordered::Source(source, key.clone(), self.now));
         self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value, is_kept: false });
     }
 
@@ -593,8 +594,9 @@ impl<M: Medium> TierOwner<M> {
     fn written(&mut self, rid: Rid, address: Address) -> u64 {
         let Some(ordered) = self.ordered.remove(&rid) else { return 0 };
         let (bytes, is_good) = match &ordered {
-            Ordered::Source(source, _) => {
+            Ordered::Source(source, _, since) => {
                 self.in_vain = 0;
+                self.counts.object_written(source.size(), self.now.saturating_sub(*since));
                 (source.size(), source.is_same() || mutant!(StampsAreReadOnce))
             }
             Ordered::Moved(bytes) => (*bytes, true),
@@ -613,7 +615,7 @@ impl<M: Medium> TierOwner<M> {
         self.answers.push((rid, None));
         match ordered {
             Ordered::Moved(bytes) => self.has_moved(rid, bytes),
-            Ordered::Source(source, key) if why == Loss::WrongSum && source.is_same() => {
+            Ordered::Source(source, key, _) if why == Loss::WrongSum && source.is_same() => {
                 self.damaged.push((key, source.placement()));
             }
             Ordered::Source(..) => {}

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_memory::copy_and_sum;
 
@@ -59,6 +59,7 @@ struct Asked {
     together: Option<Piece>,
     /// A read with its neighbours has failed: one of them may have spoiled it.
     is_alone: bool,
+    began: Instant,
 }
 
 impl<M: Files> ReadAhead<M> {
@@ -84,7 +85,8 @@ impl<M: Files> ReadAhead<M> {
     pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
-        self.asked.push_back(Asked { place, from, bytes, into, progress, together: None, is_alone: false });
+        let began = Instant::now();
+        self.asked.push_back(Asked { place, from, bytes, into, progress, together: None, is_alone: false, began });
         if self.bytes_to_begin() >= BYTES_AT_DISK {
             self.submit();
         }
@@ -106,7 +108,7 @@ impl<M: Files> ReadAhead<M> {
             if let Some(result) = oldest.progress.result {
                 let oldest = self.asked.pop_front().expect("it was looked at");
                 self.first += 1;
-                self.reader.count(result);
+                self.reader.count(result, oldest.into.len() as u64, oldest.began);
                 return Some((oldest.bytes, result));
             }
             if let Some((ended, read)) = self.came.pop_front() {

@@ -175,14 +175,15 @@ impl<M: Files> Reader<M> {
         self.queue.submit(self.next_tag, operation);
     }
 
-    /// A read has come to that.
-    fn count(&self, result: Result<(), Miss>) {
+    /// A read of so many bytes that began then has come to that.
+    fn count(&self, result: Result<(), Miss>, bytes: u64, began: Instant) {
         let Some(counted) = &self.counted else { return };
         match result {
+            Ok(()) => counted.object(bytes, began),
             Err(Miss::Wrong) => counted.counts.bad_record(),
             Err(Miss::Failed(_)) => counted.counts.failed(Op::Read),
             // These say nothing of the disk; what is late, its times say.
-            Ok(()) | Err(Miss::Gone | Miss::Away | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
+            Err(Miss::Gone | Miss::Away | Miss::Late | Miss::NoSlot | Miss::NoSuchBytes) => {}
         }
     }
 
@@ -198,6 +199,7 @@ impl<M: Files> Reader<M> {
 
     /// Reads all of them; what each came to, in their order. `time_left` is asked how long the disk may take.
     pub fn read(&mut self, wants: &mut [Want<'_>], mut time_left: impl FnMut() -> Duration) -> Vec<Result<(), Miss>> {
+        let began = Instant::now();
         // Reads of earlier calls that were too late: their slots are free now.
         while self.next_end(Duration::ZERO).is_some() {}
         let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
@@ -234,7 +236,7 @@ impl<M: Files> Reader<M> {
             }
         }
         let results = all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late)));
-        results.inspect(|result| self.count(*result)).collect()
+        results.zip(&*wants).map(|(result, want)| (self.count(result, want.len, began), result).1).collect()
     }
 
     /// Begins the read of a run, or the next one of a want that takes several; false if it has to wait.

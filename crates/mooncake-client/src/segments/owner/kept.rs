@@ -44,6 +44,8 @@ struct Said {
     is_wish: bool,
     /// It is: one of before kept sessions keeps none.
     is_kept: bool,
+    /// For how long it waits; none where that is what an owner before had said.
+    time: Option<Duration>,
 }
 
 /// Memory that the master has given to this process: what it took over, less what is Gone.
@@ -136,17 +138,17 @@ impl SegmentOwner {
 
     /// The session is kept as the one was whose memory it has claimed.
     pub fn noted_as_kept(&self) {
-        *self.keeping.said.lock() = Some(self.news(true));
+        *self.keeping.said.lock() = Some(self.news(true, None));
     }
 
-    fn news(&self, is_kept: bool) -> Said {
+    fn news(&self, is_kept: bool, time: Option<Duration>) -> Said {
         let session = self.control.session();
-        Said { session: (session.id, session.secret), is_wish: is_kept, is_kept }
+        Said { session: (session.id, session.secret), is_wish: is_kept, is_kept, time }
     }
 
     /// Whether the memory is held, and the master waits for the next process.
     pub fn is_kept(&self) -> bool {
-        *self.keeping.said.lock() == Some(self.news(true))
+        self.keeping.said.lock().is_some_and(|said| Said { time: None, ..said } == self.news(true, None))
     }
 
     // ------------------------------------------------------ its own thread
@@ -181,8 +183,8 @@ impl SegmentOwner {
     }
 
     fn say(&self, kept: &KeptMemory, is_kept: bool) {
-        let news = self.news(is_kept);
-        let is_said = |said: Said| (said.session, said.is_wish) == (news.session, news.is_wish);
+        let news = self.news(is_kept, Some(kept.time()));
+        let is_said = |said: Said| Said { is_kept, ..said } == news;
         if self.keeping.said.lock().is_some_and(is_said) {
             return;
         }

@@ -239,10 +239,10 @@ struct Driver<'a> {
     unknown_folders: u64,
 }
 
-/// What its disk does counts on the client's page, too.
+/// Objects that it writes and reads count on the client's page.
 fn count_disk(counts: &IoCounts, control: &Control) {
     if let Some(metrics) = &control.metrics {
-        counts.count_also(metrics.tiers.disk().clone());
+        counts.count_objects(metrics.tiers.disk().clone());
     }
 }
 
