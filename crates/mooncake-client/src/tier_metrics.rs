@@ -83,8 +83,8 @@ fn tell_direction(out: &mut Page, name: &str, what: &str, DirectionTimes { bytes
     out.counter(&named("bytes_total"), &format!("bytes of objects that {what}"), *bytes);
     let times = "microseconds since a call asked for it, or the master ordered it";
     out.histogram(&named("latency_us"), &format!("each object that {what}: {times}"), latency);
-    let help = "the same: the bound of the histogram that each share of the objects stays within";
-    out.quantiles(&named("latency_summary_us"), help, latency);
+    let help = format!("of the objects that {what}, the bound of the histogram that each share stays within");
+    out.quantiles(&named("latency_summary_us"), &help, latency);
 }
 
 #[cfg(test)]

@@ -63,8 +63,9 @@ pub trait Records: Send + Sync + fmt::Debug {
 
 /// Reads of one lane: several are under way at a time, and end in the order in which they were asked for.
 pub trait RecordReads {
-    /// Asks for as many bytes of the record from one on as the range has, which lies in `bytes`.
-    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>);
+    /// Asks for as many bytes of the record from one on as the range has, which lies in `bytes`. Of one that takes
+    /// several the others come right behind the first, and one `is_last`.
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool);
 
     /// Waits for the end of the oldest, and gives its bytes back; none if nothing was asked for. What it gives has
     /// proven itself.

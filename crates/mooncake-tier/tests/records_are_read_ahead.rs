@@ -51,7 +51,7 @@ impl Written {
         let (address, rid) = (self.owned.answers[&nth].unwrap(), Rid(2 * nth));
         let place = RecordPlace { tier: TIER, address, rid, size: self.size, key_bytes: nth.to_string().len() };
         let len = (self.size - 9) as usize;
-        ahead.ask(place, 5, vec![0; len + 7], 4..4 + len);
+        ahead.ask(place, 5, vec![0; len + 7], 4..4 + len, true);
     }
 
     fn read(&self, reader: Reader<FaultyDisk>) -> (Vec<Outcome>, Reader<FaultyDisk>) {

@@ -140,7 +140,7 @@ impl World {
             let mut place = one.place();
             place.rid.0 += u64::from(self.random.one_in(8)) * 2;
             let is_there = place.rid == one.rid;
-            reads.ask(place, from, vec![0; head + len], head..head + len);
+            reads.ask(place, from, vec![0; head + len], head..head + len, true);
             expected.push_back((one, from, head, is_there));
             if self.random.one_in(4) {
                 self.end_of_a_read(&mut reads, &mut expected);

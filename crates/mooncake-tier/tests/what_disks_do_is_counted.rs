@@ -9,9 +9,11 @@ use std::time::Duration;
 use mooncake_ids::Rid;
 use mooncake_memory::crc32c;
 use mooncake_tier::address::{Address, BLOCK, FILES_MIN, FileNumber, Geometry};
+use mooncake_tier::disk_times::DiskTimes;
 use mooncake_tier::io_counts::{CountedReads, IoTotals, ReadFor};
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
+use mooncake_tier::reader::ahead::ReadAhead;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::Tier;
@@ -155,6 +157,37 @@ fn a_disk_that_fails_writes_and_syncs_is_seen_to() {
     let after = owned.totals();
     assert!(after.writes.failed > 0 && after.syncs.failed > 0, "{after:?}");
     assert_eq!(after.written_bytes[0], before.written_bytes[0], "nothing of it was written");
+}
+
+#[test]
+fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_reads_for_itself_does_not() {
+    const SIZE: u64 = 40_000;
+    let mut owned = Owned::new();
+    let objects: Arc<DiskTimes> = Arc::default();
+    owned.tier.counts().count_objects(objects.clone());
+    let orders = [owned.order(SIZE), owned.order(SIZE)];
+    owned.pass(3_000);
+    let written = objects.totals().writes;
+    assert_eq!((written.latency.count(), written.bytes), (2, 2 * SIZE));
+    let mut reader = Reader::new(owned.disk.clone(), geometry(), Slots::new(4)).unwrap();
+    for (by, counts) in [(ReadFor::Recheck, 0), (ReadFor::Lane, 1), (ReadFor::Promotion, 2)] {
+        reader.counts(CountedReads { counts: owned.tier.counts().clone(), by });
+        assert_eq!(owned.read(&mut reader, orders[0], SIZE), Ok(()));
+        let read = objects.totals().reads;
+        assert_eq!((read.latency.count(), read.bytes), (counts, counts * SIZE), "{by:?}");
+    }
+    let (address, rid) = (owned.answers[&orders[1]].expect("it was written"), Rid(orders[1]));
+    let place = RecordPlace { tier: TIER, address, rid, size: SIZE, key_bytes: 3 };
+    let (mut ahead, part) = (ReadAhead::new(reader), SIZE / 4);
+    for nth in 0..4 {
+        ahead.ask(place, nth * part, vec![0; part as usize], 0..part as usize, nth == 3);
+    }
+    while let Some((_, result)) = ahead.next(|| Duration::from_secs(1)) {
+        assert_eq!(result, Ok(()));
+    }
+    let totals = objects.totals();
+    assert_eq!((totals.reads.latency.count(), totals.reads.bytes), (3, 3 * SIZE), "four parts are one object");
+    assert_eq!((totals.both().latency.count(), totals.both().bytes), (5, 5 * SIZE));
 }
 
 #[test]

@@ -157,7 +157,7 @@ struct FolderReads {
 }
 
 impl RecordReads for FolderReads {
-    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>) {
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool) {
         if self.reads.is_none() && self.unread.is_empty() {
             let reader = self.records.reader(ReadFor::Lane);
             let reader = reader.inspect_err(|error| tracing::warn!(%error, "the tier cannot be read"));
@@ -166,7 +166,7 @@ impl RecordReads for FolderReads {
         match &mut self.reads {
             Some(reads) => {
                 self.asked.push_back(record.rid);
-                reads.ask(self.records.place(record), from, bytes, into);
+                reads.ask(self.records.place(record), from, bytes, into, is_last);
             }
             None => self.unread.push_back(bytes),
         }

@@ -321,14 +321,19 @@ impl Core {
     fn order(&mut self, now: Time, slot: ObjectSlot, work: &mut Work, fx: &mut Effects) -> Ordered {
         let ordered = self.order_one(now, slot, None, fx);
         let Ordered::Yes(tier) = ordered else { return ordered };
-        let (mut looked, mut settled) = (0, 0);
+        if work.is_used_up() {
+            return ordered;
+        }
+        let takes_all =
+            self.tiers.get(tier).is_some_and(|tier| !self.config.offload.on_evict || tier.closing.is_some());
+        let (mut looked, mut settled) = (0_usize, 0);
         for member in self.objects.group_beside(slot) {
             if work.is_used_up() || settled == SETTLED_MAX {
                 break;
             }
             looked += 1;
             // What would not leave soon is no business of a tier that has only what does.
-            let is_wanted = !self.config.offload.on_evict || self.is_nearly_full(member);
+            let is_wanted = takes_all || self.is_nearly_full(member);
             match is_wanted.then(|| self.order_one(now, member, Some(tier), fx)) {
                 Some(Ordered::Yes(_)) => {
                     settled = 0;
@@ -338,7 +343,7 @@ impl Core {
                 Some(Ordered::No) | None => settled += 1,
             }
         }
-        work.did(looked / LOOKED_AT_AS_ONE);
+        work.did(looked.div_ceil(LOOKED_AT_AS_ONE));
         ordered
     }
 

@@ -131,7 +131,7 @@ mod tests {
     struct NoRecords;
 
     impl RecordReads for NoRecords {
-        fn ask(&mut self, _: &RecordAddress, _: u64, _: Vec<u8>, _: Range<usize>) {}
+        fn ask(&mut self, _: &RecordAddress, _: u64, _: Vec<u8>, _: Range<usize>, _: bool) {}
 
         fn next(&mut self) -> Option<(Vec<u8>, Result<(), RecordError>)> {
             None

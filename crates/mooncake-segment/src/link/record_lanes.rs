@@ -185,7 +185,7 @@ mod tests {
     }
 
     impl RecordReads for OddReads {
-        fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>) {
+        fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, _: bool) {
             self.1.push_back((*record, from, bytes, into));
             let mut ahead = self.0.ahead.lock();
             *ahead = self.1.len().max(*ahead);

@@ -229,7 +229,7 @@ impl Lane {
         let tail = if is_last { TRAILER_LEN } else { 0 };
         let into = head..head + bytes as usize;
         let buffer = self.buffers.take(into.end + tail);
-        self.reads.ask(&rest.record, rest.from, buffer, into);
+        self.reads.ask(&rest.record, rest.from, buffer, into, is_last);
         let sequence = rest.sequence;
         (rest.from, rest.left) = (rest.from + bytes, rest.left - bytes);
         if is_last {

@@ -10,7 +10,7 @@ mod reading_back;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_mutant::mutant;
@@ -184,7 +184,7 @@ pub struct TierOwner<M: Medium> {
 
 enum Ordered {
     /// What the master ordered, its key, and when.
-    Source(Arc<dyn Source>, Vec<u8>, Duration),
+    Source(Arc<dyn Source>, Vec<u8>, Instant),
     /// A record that is written once more.
     Moved(u64),
 }
@@ -410,7 +410,7 @@ impl<M: Medium> TierOwner<M> {
     pub fn order(&mut self, rid: Rid, object_id: Rid, key: Vec<u8>, crc32c: u32, source: Arc<dyn Source>) {
         let value = Box::new(FromSource(source.clone()));
         self.makes_room_for(key.len(), source.size());
-        self.ordered.insert(rid, Ordered::Source(source, key.clone(), self.now));
+        self.ordered.insert(rid, Ordered::Source(source, key.clone(), Instant::now()));
         self.appender.append(Order { rid, object_id, key, crc32c: Some(crc32c), value, is_kept: false });
     }
 
@@ -596,8 +596,11 @@ impl<M: Medium> TierOwner<M> {
         let (bytes, is_good) = match &ordered {
             Ordered::Source(source, _, since) => {
                 self.in_vain = 0;
-                self.counts.object_written(source.size(), self.now.saturating_sub(*since));
-                (source.size(), source.is_same() || mutant!(StampsAreReadOnce))
+                let is_good = source.is_same() || mutant!(StampsAreReadOnce);
+                if is_good {
+                    self.counts.object_written(source.size(), since.elapsed());
+                }
+                (source.size(), is_good)
             }
             Ordered::Moved(bytes) => (*bytes, true),
         };

@@ -38,6 +38,8 @@ pub struct ReadAhead<M: Files> {
     came: VecDeque<(Completion, Read)>,
     /// Bytes that the disk has at a time.
     at_disk: u64,
+    /// Of an object of which more parts are to come: when the first was asked for, and bytes so far.
+    unended: Option<(Instant, u64)>,
 }
 
 /// What the disk has read at once.
@@ -59,13 +61,21 @@ struct Asked {
     together: Option<Piece>,
     /// A read with its neighbours has failed: one of them may have spoiled it.
     is_alone: bool,
-    began: Instant,
+    /// It is the last part of what is read of an object: when the first was asked for, and bytes of all.
+    ends: Option<(Instant, u64)>,
 }
 
 impl<M: Files> ReadAhead<M> {
     /// None yet.
     pub fn new(reader: Reader<M>) -> ReadAhead<M> {
-        ReadAhead { reader, asked: VecDeque::new(), first: 0, came: VecDeque::new(), at_disk: BYTES_AT_DISK }
+        ReadAhead {
+            reader,
+            asked: VecDeque::new(),
+            first: 0,
+            came: VecDeque::new(),
+            at_disk: BYTES_AT_DISK,
+            unended: None,
+        }
     }
 
     /// Nothing is asked for that has not ended.
@@ -82,11 +92,22 @@ impl<M: Files> ReadAhead<M> {
     /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. Records that lie
     /// behind one another, and are asked for in this order, are read at once: from the next [`ReadAhead::next`] on, or
     /// once there is much.
-    pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>) {
+    pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
-        let began = Instant::now();
-        self.asked.push_back(Asked { place, from, bytes, into, progress, together: None, is_alone: false, began });
+        let (began, before) = self.unended.take().unwrap_or_else(|| (Instant::now(), 0));
+        let of_object = (began, before + len);
+        self.unended = (!is_last).then_some(of_object);
+        self.asked.push_back(Asked {
+            place,
+            from,
+            bytes,
+            into,
+            progress,
+            together: None,
+            is_alone: false,
+            ends: is_last.then_some(of_object),
+        });
         if self.bytes_to_begin() >= BYTES_AT_DISK {
             self.submit();
         }
@@ -108,7 +129,7 @@ impl<M: Files> ReadAhead<M> {
             if let Some(result) = oldest.progress.result {
                 let oldest = self.asked.pop_front().expect("it was looked at");
                 self.first += 1;
-                self.reader.count(result, oldest.into.len() as u64, oldest.began);
+                self.reader.count(result, oldest.ends);
                 return Some((oldest.bytes, result));
             }
             if let Some((ended, read)) = self.came.pop_front() {

@@ -175,11 +175,11 @@ impl<M: Files> Reader<M> {
         self.queue.submit(self.next_tag, operation);
     }
 
-    /// A read of so many bytes that began then has come to that.
-    fn count(&self, result: Result<(), Miss>, bytes: u64, began: Instant) {
+    /// A read has come to that. It `ends` what is read of an object: when that began, and its bytes.
+    fn count(&self, result: Result<(), Miss>, ends: Option<(Instant, u64)>) {
         let Some(counted) = &self.counted else { return };
         match result {
-            Ok(()) => counted.object(bytes, began),
+            Ok(()) => ends.into_iter().for_each(|(began, bytes)| counted.object(bytes, began)),
             Err(Miss::Wrong) => counted.counts.bad_record(),
             Err(Miss::Failed(_)) => counted.counts.failed(Op::Read),
             // These say nothing of the disk; what is late, its times say.
@@ -236,7 +236,7 @@ impl<M: Files> Reader<M> {
             }
         }
         let results = all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late)));
-        results.zip(&*wants).map(|(result, want)| (self.count(result, want.len, began), result).1).collect()
+        results.zip(&*wants).map(|(result, want)| (self.count(result, Some((began, want.len))), result).1).collect()
     }
 
     /// Begins the read of a run, or the next one of a want that takes several; false if it has to wait.

@@ -20,6 +20,7 @@ use crate::kept::{Adopted, KeptMemory, Reclaim};
 use crate::machine::owner::Told;
 use crate::machine::position::epoch_of;
 use crate::metrics::Kept;
+use crate::session::Session;
 
 /// Between two looks at a holder that may end.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,6 +47,12 @@ struct Said {
     is_kept: bool,
     /// For how long it waits; none where that is what an owner before had said.
     time: Option<Duration>,
+}
+
+impl Said {
+    fn of(session: &Session, is_kept: bool, time: Option<Duration>) -> Said {
+        Said { session: (session.id, session.secret), is_wish: is_kept, is_kept, time }
+    }
 }
 
 /// Memory that the master has given to this process: what it took over, less what is Gone.
@@ -142,8 +149,7 @@ impl SegmentOwner {
     }
 
     fn news(&self, is_kept: bool, time: Option<Duration>) -> Said {
-        let session = self.control.session();
-        Said { session: (session.id, session.secret), is_wish: is_kept, is_kept, time }
+        Said::of(&self.control.session(), is_kept, time)
     }
 
     /// Whether the memory is held, and the master waits for the next process.
@@ -183,15 +189,18 @@ impl SegmentOwner {
     }
 
     fn say(&self, kept: &KeptMemory, is_kept: bool) {
-        let news = self.news(is_kept, Some(kept.time()));
+        let session = self.control.session();
+        let news = Said::of(&session, is_kept, Some(kept.time()));
         let is_said = |said: Said| Said { is_kept, ..said } == news;
         if self.keeping.said.lock().is_some_and(is_said) {
             return;
         }
         let keep = kept.keep(is_kept.then(|| kept.time()));
-        let answer = self.control.finish("the wish to be kept", request::Body::Keep(keep), self.control.lookup_timeout);
-        match answer {
-            Ok(_) => {
+        let (body, limit) = (request::Body::Keep(keep), self.control.lookup_timeout);
+        match self.control.finish_in(&session, "the wish to be kept", body, limit) {
+            // Another session has begun, with a claim of its own: it is looked at next.
+            Ok(None) => {}
+            Ok(Some(_)) => {
                 tracing::info!(session = news.session.0, is_kept, seconds = kept.time().as_secs(), "memory is kept");
                 *self.keeping.said.lock() = Some(news);
             }
