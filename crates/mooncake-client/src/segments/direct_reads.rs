@@ -88,7 +88,7 @@ struct DirectTier {
 
 impl DirectReads {
     /// With so many buffers for all readers of the store together, each of a megabyte and a little. Without an engine,
-    /// by io_uring where that can be had. What its disks do counts in `disk`.
+    /// by io_uring where that can be had. Objects that are read so count in `disk`.
     pub fn new(files: RecordFiles, slots: usize, engine: Option<Engine>, disk: Option<&Arc<DiskTimes>>) -> DirectReads {
         let counts = disk.map(|disk| {
             let counts = IoCounts::default();
