@@ -3,14 +3,14 @@
 //! operator forgets tiers. Always: a read gives the value that was committed last under its key, or is a miss;
 //! what was removed is not there; where no disk failed, what the log has on a tier is read from it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_core::{
     Config, Core, Effects, EndOutcome, Ended, ListedViews, Offload, OrdersAnswered, Origin, Promoted, Push, PutConfig,
-    PutStarted, Record, RemoveAll, Replica, STEP_OBJECTS, SegmentSpec, SessionSpec, Sight, StartOutcome, TierMount,
-    TierProof, TierSpec, Time, To, Verdict, Written,
+    PutStarted, Record, RemoveAll, RemoveOutcome, Replica, STEP_OBJECTS, SegmentNo, SegmentSpec, SessionSpec, Sight,
+    StartOutcome, TierMount, TierProof, TierSpec, Time, To, Verdict, Written,
 };
 use mooncake_ids::{GRANULE, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_memory::{copy_and_sum, crc32c};
@@ -33,6 +33,9 @@ const FILE: u64 = 64 << 10;
 const CAPACITY: u64 = 8 * FILE;
 const LARGEST: u64 = 20 << 10;
 const STEPS: u64 = 600;
+/// Names of segments.
+const OWNER: &str = "owner:1";
+const NEIGHBOUR: &str = "neighbour:1";
 /// Records that a tier has at most in every fourth schedule.
 const RECORDS_MAX: u64 = 16;
 
@@ -57,31 +60,65 @@ impl Value {
 }
 
 /// Memory with its stamps.
+#[derive(Default)]
 struct Memory {
     bytes: Vec<u8>,
     stamps: Vec<Rid>,
+    /// Where each segment of it begins.
+    begins: BTreeMap<SegmentNo, u64>,
+    /// Of a writer that has its place: what comes at the worst time.
+    to_come: Vec<(Replica, Vec<u8>)>,
 }
 
 impl Memory {
-    fn new() -> Memory {
-        Memory { bytes: vec![0; MEMORY as usize], stamps: vec![Rid(0); (MEMORY / GRANULE) as usize] }
+    fn add(&mut self, segment: SegmentNo, bytes: u64) {
+        self.begins.insert(segment, self.bytes.len() as u64);
+        self.bytes.resize(self.bytes.len() + bytes as usize, 0);
+        self.stamps.resize(self.stamps.len() + (bytes / GRANULE) as usize, Rid(0));
     }
 
-    fn granules(replica: &Replica) -> std::ops::Range<usize> {
-        let start = (replica.extent.offset / GRANULE) as usize;
+    fn begin(&self, replica: &Replica) -> u64 {
+        self.begins[&replica.extent.segment] + replica.extent.offset
+    }
+
+    fn granules(&self, replica: &Replica) -> std::ops::Range<usize> {
+        let start = (self.begin(replica) / GRANULE) as usize;
         start..start + replica.extent.length.div_ceil(GRANULE) as usize
     }
 
     fn stamp(&mut self, replica: &Replica, rid: Rid) {
-        self.stamps[Memory::granules(replica)].fill(rid);
+        let granules = self.granules(replica);
+        self.stamps[granules].fill(rid);
+    }
+
+    fn write(&mut self, replica: &Replica, bytes: &[u8]) {
+        self.stamp(replica, replica.rid);
+        let begin = self.begin(replica) as usize;
+        self.bytes[begin..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// What is to come there.
+    fn write_over(&mut self, replica: &Replica) {
+        let granules = self.granules(replica);
+        let is_there = |other: std::ops::Range<usize>| other.start < granules.end && granules.start < other.end;
+        for (to, bytes) in std::mem::take(&mut self.to_come) {
+            match is_there(self.granules(&to)) {
+                true => self.write(&to, &bytes),
+                false => self.to_come.push((to, bytes)),
+            }
+        }
+    }
+
+    fn write_all(&mut self) {
+        std::mem::take(&mut self.to_come).into_iter().for_each(|(to, bytes)| self.write(&to, &bytes));
     }
 
     fn carries(&self, replica: &Replica) -> bool {
-        self.stamps[Memory::granules(replica)].iter().all(|stamp| *stamp == replica.rid)
+        self.stamps[self.granules(replica)].iter().all(|stamp| *stamp == replica.rid)
     }
 
     fn at(&self, replica: &Replica) -> &[u8] {
-        &self.bytes[replica.extent.offset as usize..][..replica.extent.length as usize]
+        &self.bytes[self.begin(replica) as usize..][..replica.extent.length as usize]
     }
 }
 
@@ -96,7 +133,10 @@ impl Source for Extent {
     }
 
     fn sum(&self, at: u64, len: u64) -> Option<u32> {
-        Some(crc32c(&self.memory.lock().at(&self.replica)[at as usize..][..len as usize]))
+        let mut memory = self.memory.lock();
+        let sum = crc32c(&memory.at(&self.replica)[at as usize..][..len as usize]);
+        memory.write_over(&self.replica);
+        Some(sum)
     }
 
     fn copy(&self, at: u64, into: &mut [u8]) -> bool {
@@ -118,6 +158,8 @@ struct Process {
     session: SessionId,
     sequence: u64,
     uuid: SegmentUuid,
+    /// Of the same host, lends memory and has no tier: its session and segment. Both end together.
+    neighbour: Option<(SessionId, SegmentUuid)>,
     memory: Arc<Mutex<Memory>>,
     own: TierFolder,
     tier: TierOwner<FaultyDisk>,
@@ -129,6 +171,13 @@ struct Process {
     /// Copies that it was asked for, and those that it has made or could not.
     to_promote: VecDeque<ToPromote>,
     promoted: Vec<Promoted>,
+}
+
+impl Process {
+    /// Its sessions, and that of its neighbour, with what each lends.
+    fn lenders(&self) -> impl Iterator<Item = (SessionId, SegmentUuid)> + use<> {
+        [(self.session, self.uuid)].into_iter().chain(self.neighbour)
+    }
 }
 
 /// Folders that there are at a time.
@@ -171,6 +220,8 @@ struct World {
     next_value: u64,
     /// Records that tiers have at most, where that is less than fits.
     records_max: Option<u64>,
+    /// Processes have a neighbour, and disks are good: some objects have two copies, of which one is dropped at times.
+    has_neighbours: bool,
     /// A disk has failed, or unsynced writes were lost: a record may not be readable.
     is_damaged: bool,
     seen: Seen,
@@ -192,6 +243,7 @@ struct Seen {
     folders_emptied: u64,
     told_full: u64,
     found_bad: u64,
+    cleared: u64,
 }
 
 impl Seen {
@@ -209,6 +261,7 @@ impl Seen {
         self.folders_emptied += other.folders_emptied;
         self.told_full += other.told_full;
         self.found_bad += other.found_bad;
+        self.cleared += other.cleared;
     }
 }
 
@@ -221,7 +274,8 @@ impl World {
         // As on a file system that hosts share: what is written counts once it is synced.
         let buffered = random.below(4) == 0;
         let calm = Faults { slowest, capacity: 2 * CAPACITY, buffered, ..Faults::default() };
-        let faults = Faults { failing, misdirected, flipped, ..calm };
+        let has_neighbours = seed % 5 == 3;
+        let faults = if has_neighbours { calm } else { Faults { failing, misdirected, flipped, ..calm } };
         let offload = Offload { on_evict: random.below(3) == 0, force_evict: random.below(3) == 0 };
         let mut world = World {
             folders: Vec::new(),
@@ -240,6 +294,7 @@ impl World {
             processes: 0,
             next_value: 0,
             records_max: seed.is_multiple_of(4).then_some(RECORDS_MAX),
+            has_neighbours,
             is_damaged: false,
             seen: Seen::default(),
         };
@@ -274,9 +329,9 @@ impl World {
             }
             for (to, push) in pushes {
                 let Some(process) = &mut self.process else { continue };
-                if to != To::Session(process.session) {
+                let Some((session, uuid)) = process.lenders().find(|(session, _)| to == To::Session(*session)) else {
                     continue;
-                }
+                };
                 match push {
                     Push::TierOrder { rid, key, object_id, crc32c, source, .. } => {
                         let extent = Arc::new(Extent { memory: process.memory.clone(), replica: source });
@@ -295,16 +350,14 @@ impl World {
                     Push::TierRetire { tier, epoch, files, .. } => process.tier.retire_adopted(tier, epoch, &files),
                     // Of what it has not found itself it is asked nothing here.
                     Push::TierRecheck { tier, replica, .. } if tier == process.own.uuid => {
-                        let (session, is_good) = (process.session, !process.found_bad.remove(&replica.rid));
+                        let is_good = !process.found_bad.remove(&replica.rid);
                         self.core.rechecked(self.now, session, replica.rid, is_good, &mut self.fx);
                     }
                     Push::Fence { replica, .. } => {
                         process.memory.lock().stamp(&replica, Rid(replica.rid.tombstone()));
-                        let session = process.session;
                         self.core.fence_done(self.now, session, &[replica.rid], &mut self.fx);
                     }
                     Push::TakeEpoch(epoch) => {
-                        let (session, uuid) = (process.session, process.uuid);
                         self.core.epoch_taken(self.now, session, epoch.number, &[uuid], &mut self.fx);
                     }
                     _ => {}
@@ -347,7 +400,7 @@ impl World {
         let (boot_id, process) = (vec![self.boots; 16], vec![self.processes; 40]);
         let spec = SessionSpec {
             secret: u64::from(self.processes),
-            name: "owner:1".into(),
+            name: OWNER.into(),
             boot_id: boot_id.clone(),
             process: process.clone(),
         };
@@ -364,7 +417,7 @@ impl World {
             }
         };
         let tier = TierOwner::new(tier, is_new, CAPACITY).unwrap();
-        let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::new())));
+        let (uuid, memory) = (SegmentUuid([self.processes; 16]), Arc::new(Mutex::new(Memory::default())));
         let (to_promote, promoted) = (VecDeque::new(), Vec::new());
         let (sequence, adopted, said) = (0, Vec::new(), Vec::new());
         let found_bad = BTreeSet::new();
@@ -372,6 +425,7 @@ impl World {
             session,
             sequence,
             uuid,
+            neighbour: None,
             memory,
             own,
             tier,
@@ -382,11 +436,33 @@ impl World {
             promoted,
         });
         let origin = self.origin();
-        let spec = SegmentSpec { uuid, name: "owner:1".into(), bytes: MEMORY, endpoint: Vec::new() };
-        self.core.mount(self.now, origin, spec, MEMORY, &mut self.fx).unwrap();
+        self.lend(origin, uuid, OWNER);
+        if self.has_neighbours {
+            self.begin_neighbour();
+        }
         self.collect();
         self.mount_tier();
         self.set_faults(self.faults);
+    }
+
+    fn begin_neighbour(&mut self) {
+        let spec = SessionSpec {
+            secret: u64::from(self.processes),
+            name: NEIGHBOUR.into(),
+            boot_id: vec![self.boots; 16],
+            process: vec![self.processes; 41],
+        };
+        let session = self.core.open_session(self.now, spec, &mut self.fx).unwrap();
+        let uuid = SegmentUuid([self.processes | 0x80; 16]);
+        self.process.as_mut().expect("it has begun").neighbour = Some((session, uuid));
+        self.lend(Origin { session, sequence: 1, answered_below: 1 }, uuid, NEIGHBOUR);
+    }
+
+    fn lend(&mut self, origin: Origin, uuid: SegmentUuid, name: &str) {
+        let bytes = if self.has_neighbours { 4 * MEMORY } else { MEMORY };
+        let spec = SegmentSpec { uuid, name: name.into(), bytes, endpoint: Vec::new() };
+        let number = self.core.mount(self.now, origin, spec, bytes, &mut self.fx).unwrap();
+        self.process.as_ref().expect("it lends").memory.lock().add(number, bytes);
     }
 
     fn mount_of(&self, uuid: TierUuid, proof: Proof, is_adopted: bool) -> TierMount {
@@ -394,7 +470,7 @@ impl World {
         let spec = TierSpec {
             uuid,
             secret: SECRET,
-            name: "owner:1".into(),
+            name: OWNER.into(),
             bytes: CAPACITY,
             file_blocks: FILE / BLOCK,
             endpoint: Vec::new(),
@@ -528,13 +604,20 @@ impl World {
     }
 
     fn put(&mut self) {
+        self.put_on(Vec::new());
+    }
+
+    /// On a segment of these names if there is room; else anywhere, with a neighbour on two.
+    fn put_on(&mut self, preferred_segments: Vec<String>) {
         if self.process.is_none() {
             return;
         }
         let (key, replace) = (self.random.below(KEYS), self.random.below(3) == 0);
         let value = Value { number: self.next_value, size: 1 + self.random.below(LARGEST) };
         self.next_value += 1;
-        let (name, origin, config) = (World::name(key), self.origin(), PutConfig { replace, ..PutConfig::default() });
+        let replica_num = 1 + u32::from(self.has_neighbours && preferred_segments.is_empty());
+        let config = PutConfig { replace, replica_num, preferred_segments, ..PutConfig::default() };
+        let (name, origin) = (World::name(key), self.origin());
         let entries: [(&[u8], u64); 1] = [(&name, value.size)];
         let started = self.core.put_start(self.now, origin, &entries, &config, false, &mut self.fx).unwrap();
         let slots = match started {
@@ -554,12 +637,12 @@ impl World {
         };
         let process = self.process.as_mut().expect("it puts");
         let bytes = value.bytes();
-        let mut memory = process.memory.lock();
-        for replica in replicas {
-            memory.stamp(replica, replica.rid);
-            memory.bytes[replica.extent.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        let memory = process.memory.clone();
+        memory.lock().to_come.extend(replicas.iter().map(|replica| (*replica, bytes.clone())));
+        if self.has_neighbours && self.random.below(2) == 0 {
+            self.go_on_without_hearing();
         }
-        drop(memory);
+        memory.lock().write_all();
         if self.random.below(20) == 0 {
             // It is left to its deadline.
             return;
@@ -652,10 +735,9 @@ impl World {
         let want = Want { place, from: 0, len: size, crc: Some(crc32c), sink: &mut sink };
         let read = reader.read(&mut [want], || Duration::from_secs(10)).remove(0);
         let mut memory = process.memory.lock();
-        let is_newest = memory.stamps[Memory::granules(&to)].iter().all(|stamp| *stamp < to.rid);
+        let is_newest = memory.stamps[memory.granules(&to)].iter().all(|stamp| *stamp < to.rid);
         if is_newest {
-            memory.stamp(&to, to.rid);
-            memory.bytes[to.extent.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+            memory.write(&to, &bytes);
         }
         drop(memory);
         process.promoted.push(Promoted { rid: to.rid, good: read.is_ok() && is_newest });
@@ -695,12 +777,40 @@ impl World {
             return;
         }
         let (key, origin, before) = (self.random.below(KEYS), self.origin(), self.log.len());
-        let name = World::name(key);
-        self.core.remove(self.now, origin, &[&name], true, &mut self.fx).unwrap();
+        self.core.remove(self.now, origin, &[&World::name(key)], true, &mut self.fx).unwrap();
         self.collect();
-        let is_it = |record: &Record| matches!(record, Record::Removed { key, .. } if **key == name[..]);
-        let at = self.log[before..].iter().position(is_it).map_or(before, |at| before + at + 1);
+        let at = self.removed_at(key, before).unwrap_or(before);
         self.history.push((at, key, None));
+    }
+
+    /// The length of the log once it had that, where it has it behind so many records.
+    fn removed_at(&self, key: u64, before: usize) -> Option<usize> {
+        let name = World::name(key);
+        let is_it = |record: &Record| matches!(record, Record::Removed { key, .. } if **key == name[..]);
+        Some(before + self.log[before..].iter().position(is_it)? + 1)
+    }
+
+    /// A user has some copies dropped, and what is put next lies where they were.
+    fn clear(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        (0..4).for_each(|_| self.put());
+        self.order();
+        let segment = [OWNER, NEIGHBOUR][self.random.below(2) as usize];
+        for key in 0..KEYS {
+            if self.random.below(2) == 0 {
+                continue;
+            }
+            let (name, origin, before) = (World::name(key), self.origin(), self.log.len());
+            let cleared = self.core.clear_replicas(self.now, origin, &[&name], segment, &mut self.fx).unwrap();
+            self.collect();
+            match self.removed_at(key, before) {
+                Some(at) => self.history.push((at, key, None)),
+                None => self.seen.cleared += u64::from(cleared == [RemoveOutcome::Removed]),
+            }
+        }
+        (0..4).for_each(|_| self.put_on(vec![segment.into()]));
     }
 
     /// The next word of the owner comes to the master.
@@ -771,6 +881,13 @@ impl World {
         }
     }
 
+    /// The master has done what it has to.
+    fn order(&mut self) {
+        self.core.tick(self.now, &mut self.fx);
+        while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
+        self.collect();
+    }
+
     fn go_on(&mut self) {
         let wait = Duration::from_micros(self.random.below(4_000));
         let is_lame = self.random.below(6) == 0;
@@ -788,12 +905,10 @@ impl World {
         self.folders.iter().for_each(|folder| folder.disk.pass(pause));
         self.let_go_of_empty();
         self.now = self.now.plus_ms(ms);
-        if let Some(process) = &self.process {
-            self.core.beat(self.now, process.session, &[], &[], &mut self.fx);
+        for (session, _) in self.process.iter().flat_map(Process::lenders) {
+            self.core.beat(self.now, session, &[], &[], &mut self.fx);
         }
-        self.core.tick(self.now, &mut self.fx);
-        while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
-        self.collect();
+        self.order();
         // The disk of the log syncs now and then.
         if self.random.below(4) == 0 {
             self.synced = self.log.len();
@@ -818,12 +933,15 @@ impl World {
 
     fn resume(&mut self, epoch_taken: u16) {
         let Some(process) = &mut self.process else { return };
-        let (session, uuid) = (process.session, process.uuid);
-        let secret = u64::from(uuid.0[0]);
-        let (views, segments) = (ListedViews::default(), [(uuid, epoch_taken)]);
-        let resumed = self.core.resume_session(self.now, session, secret, &segments, views, &mut self.fx);
-        if resumed.as_ref().is_ok_and(|resumed| resumed.gone.is_empty()) {
-            self.core.set_sight(session, Sight::Tiers);
+        let (owner, secret) = (process.session, u64::from(process.uuid.0[0]));
+        let lenders: Vec<_> = process.lenders().collect();
+        let has_resumed = lenders.into_iter().all(|(session, uuid)| {
+            let (views, segments) = (ListedViews::default(), [(uuid, epoch_taken)]);
+            let resumed = self.core.resume_session(self.now, session, secret, &segments, views, &mut self.fx);
+            resumed.is_ok_and(|resumed| resumed.gone.is_empty())
+        });
+        if has_resumed {
+            self.core.set_sight(owner, Sight::Tiers);
             self.collect();
             self.mount_tier();
         } else {
@@ -834,7 +952,8 @@ impl World {
 
     fn end_process(&mut self, power_lost: bool) {
         let Some(process) = self.process.take() else { return };
-        let Process { session, own, mut tier, adopted, .. } = process;
+        let lenders = process.lenders();
+        let Process { own, mut tier, adopted, .. } = process;
         adopted.into_iter().for_each(|uuid| drop(tier.let_go(uuid)));
         drop(tier.into_lock());
         own.disk.kill_process();
@@ -845,7 +964,9 @@ impl World {
             }
         }
         self.boots += u8::from(power_lost);
-        self.core.process_gone(self.now, session, &mut self.fx);
+        for (session, _) in lenders {
+            self.core.process_gone(self.now, session, &mut self.fx);
+        }
         while self.core.background(self.now, STEP_OBJECTS, &mut self.fx) {}
         self.collect();
     }
@@ -894,8 +1015,9 @@ impl World {
                 let Some(process) = &mut self.process else { return };
                 process.said.clear();
                 process.tier.anchor_lost();
-                let session = process.session;
-                self.core.anchor_lost(self.now, session, &mut self.fx);
+                for (session, _) in process.lenders() {
+                    self.core.anchor_lost(self.now, session, &mut self.fx);
+                }
                 self.collect();
                 self.resume(self.core.epoch().number);
             }
@@ -929,6 +1051,7 @@ impl World {
                 66 => self.adopt(),
                 67 if self.random.below(8) == 0 => self.forget(),
                 68 if self.random.below(8) == 0 => self.lose_at_sync(),
+                69 | 70 if self.has_neighbours => self.clear(),
                 _ => self.go_on(),
             }
         }
@@ -949,10 +1072,10 @@ fn a_read_gives_the_value_last_committed_or_is_a_miss_and_what_was_removed_stays
     println!("{} schedules from {first} on: {seen:?}", seeds());
     let Seen { records_read, files_given_up, records_kept, records_dropped, .. } = seen;
     let Seen { clean_evictions, unwritten_evictions, promotions, promotions_cancelled, .. } = seen;
-    let Seen { adoptions, kept_elsewhere, folders_emptied, told_full, found_bad, .. } = seen;
+    let Seen { adoptions, kept_elsewhere, folders_emptied, told_full, found_bad, cleared, .. } = seen;
     let of_adopted = [adoptions, kept_elsewhere, folders_emptied, told_full, found_bad];
     let of_tier = [records_read, files_given_up, records_kept, records_dropped];
-    let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled];
+    let of_memory = [clean_evictions, unwritten_evictions, promotions, promotions_cancelled, cleared];
     assert!(of_tier.iter().chain(&of_memory).chain(&of_adopted).all(|count| *count > 0), "{seen:?}");
 }
 
@@ -969,6 +1092,11 @@ fn is_noticed(mutant: Mutant) -> bool {
 #[test]
 fn an_owner_that_trusts_what_a_power_loss_took_is_noticed() {
     assert!(is_noticed(Mutant::LostWritesAreTrusted));
+}
+
+#[test]
+fn memory_that_goes_while_it_is_written_would_be_noticed_where_its_object_lives_on() {
+    assert!(is_noticed(Mutant::StampsAreReadOnce));
 }
 
 #[test]
