@@ -81,8 +81,8 @@ fn tell_direction(out: &mut Page, name: &str, what: &str, DirectionTimes { bytes
     let named = |part: &str| format!("mooncake_ssd_{name}_{part}");
     out.counter(&named("ops_total"), &format!("objects that {what}"), latency.count());
     out.counter(&named("bytes_total"), &format!("bytes of objects that {what}"), *bytes);
-    let times = "microseconds since a call asked for it, or the master ordered it";
-    out.histogram(&named("latency_us"), &format!("each object that {what}: {times}"), latency);
+    let times = "microseconds from the call or the master's order on";
+    out.histogram(&named("latency_us"), &format!("objects that {what}, by time: {times}"), latency);
     let help = format!("of the objects that {what}, the bound of the histogram that each share stays within");
     out.quantiles(&named("latency_summary_us"), &help, latency);
 }

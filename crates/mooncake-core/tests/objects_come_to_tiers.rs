@@ -11,7 +11,7 @@ use mooncake_core::{
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
 
-use crate::pool::tiers::{FILE_BLOCKS, WINDOW, WithTiers, mount, spec, tier_uuid, whole};
+use crate::pool::tiers::{FILE_BLOCKS, Order, WINDOW, WithTiers, mount, spec, tier_uuid, whole};
 
 /// One owner of 64 KiB of memory and a new tier.
 fn pool(config: Config) -> (Pool, SessionId, SegmentNo) {
@@ -113,26 +113,83 @@ fn members_of_a_group_go_to_one_tier_of_several_as_far_as_it_has_room() {
     pool.check();
 }
 
+/// Two sessions of one host with memory, a tier of the first, and a group of which each has three members: `a` and `b`.
+fn group_of_two_sessions(config: Config, other_has_tier: bool) -> (Pool, SessionId, SessionId) {
+    let (mut pool, one, _) = pool(config);
+    let other = pool.session(1);
+    pool.mount(other, 2, 64 * KIB);
+    if other_has_tier {
+        pool.mount_tier(other, 2, true, whole([])).unwrap();
+    }
+    for nth in 0..3 {
+        for (session, name, segment) in [(one, "a", "segment-1"), (other, "b", "segment-2")] {
+            let (groups, preferred_segments) = (vec![b"g".as_slice().into()], vec![segment.to_owned()]);
+            pool.put_with(session, &format!("{name}{nth}"), KIB, &PutConfig { groups, preferred_segments, ..plain() });
+        }
+    }
+    (pool, one, other)
+}
+
+fn keys_of(orders: &[Order]) -> BTreeSet<&str> {
+    orders.iter().map(|order| &*order.key).collect()
+}
+
 #[test]
-fn one_step_orders_no_more_members_of_groups_than_it_may() {
+fn members_of_a_group_stay_with_the_tiers_of_their_own_sessions() {
+    let (mut pool, one, other) = group_of_two_sessions(Config::default(), true);
+    pool.pass(20);
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["a0", "a1", "a2"]));
+    assert_eq!(keys_of(&pool.orders_of(other, 2)), BTreeSet::from(["b0", "b1", "b2"]));
+    pool.check();
+    // One that has none has it written by the other of its host.
+    let (mut pool, one, _) = group_of_two_sessions(Config::default(), false);
+    pool.pass(20);
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["a0", "a1", "a2", "b0", "b1", "b2"]));
+}
+
+#[test]
+fn a_store_that_closes_writes_no_member_of_a_group_whose_memory_stays() {
+    let offload = Offload { on_evict: true, force_evict: false };
+    let (mut pool, one, _) = group_of_two_sessions(Config { offload, ..Config::default() }, false);
+    pool.pass(20);
+    assert!(pool.orders_of(one, 1).is_empty(), "there is room for all");
+    pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
+    pool.pass(20);
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["a0", "a1", "a2"]));
+    pool.check();
+}
+
+#[test]
+fn one_step_orders_no_more_than_it_may_with_groups_and_without() {
+    [true, false].into_iter().for_each(one_step_orders_no_more_than_it_may);
+}
+
+fn one_step_orders_no_more_than_it_may(has_groups: bool) {
     let offload = Offload { on_evict: true, force_evict: false };
     let mut pool = Pool::with(Config { offload, ..Config::default() });
     let session = pool.session(1);
     pool.mount(session, 1, 16 << 20);
     pool.mount_tier(session, 1, true, whole([])).unwrap();
-    let config = |group: &str| PutConfig { groups: vec![group.as_bytes().into()], ..plain() };
+    let groups = |nth: u64| has_groups.then(|| format!("g{}", nth % 100).into_bytes().into()).into_iter().collect();
     // Nearly full of small objects; of each group the first is among the coldest.
     let count = (16 << 10) * 31 / 32;
-    (0..count)
-        .for_each(|nth: u64| _ = pool.put_with(session, &format!("k{nth}"), KIB, &config(&format!("g{}", nth % 100))));
+    (0..count).for_each(|nth: u64| {
+        _ = pool.put_with(session, &format!("k{nth}"), KIB, &PutConfig { groups: groups(nth), ..plain() });
+    });
     assert!(pool.orders(session).len() <= 2 * STEP_OBJECTS, "what came of the puts");
     pool.now = pool.now.plus_ms(20);
     pool.core.tick(pool.now, &mut pool.fx);
-    while pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx) {
+    let (mut all, mut goes_on) = (0, true);
+    while goes_on {
         pool.collect();
         let ordered = pool.orders(session).len();
-        assert!(ordered <= 2 * STEP_OBJECTS, "{ordered} in one step");
+        assert!(ordered <= STEP_OBJECTS + 64, "{ordered} in one step");
+        all += ordered;
+        goes_on = pool.core.background(pool.now, STEP_OBJECTS, &mut pool.fx);
     }
+    pool.collect();
+    all += pool.orders(session).len();
+    assert!(all > 2 * STEP_OBJECTS, "{all} in all steps");
     pool.check();
 }
 

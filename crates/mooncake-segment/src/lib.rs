@@ -44,5 +44,5 @@ pub use link::{
 pub use link_events::{EpochQuestion, LinkEvents};
 pub use protocol::frames::Status;
 pub use rate::RATE_MIN;
-pub use records::{RecordAddress, RecordError, RecordReads, Records};
+pub use records::{RecordAddress, RecordError, RecordPart, RecordReads, Records};
 pub use server::{Fence, ProcessGone, SegmentServer, ServerEvents, ServerOptions};

@@ -61,11 +61,20 @@ pub trait Records: Send + Sync + fmt::Debug {
     fn file(&self, number: u64) -> Result<OwnedFd, RecordError>;
 }
 
+/// Which part it is of what a request is for. Its parts come right behind one another; the last does not come where one
+/// was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordPart {
+    /// Nothing of it was asked for before.
+    pub is_first: bool,
+    /// Nothing of it is asked for behind.
+    pub is_last: bool,
+}
+
 /// Reads of one lane: several are under way at a time, and end in the order in which they were asked for.
 pub trait RecordReads {
-    /// Asks for as many bytes of the record from one on as the range has, which lies in `bytes`. Of one that takes
-    /// several the others come right behind the first, and one `is_last`.
-    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool);
+    /// Asks for as many bytes of the record from one on as the range has, which lies in `bytes`.
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, part: RecordPart);
 
     /// Waits for the end of the oldest, and gives its bytes back; none if nothing was asked for. What it gives has
     /// proven itself.

@@ -176,12 +176,12 @@ impl CountedReads {
         }
     }
 
-    /// So much of an object was read, since then. What an owner reads for itself is no read of an object.
-    pub(crate) fn object(&self, bytes: u64, began: Instant) {
+    /// So much of an object was read, in so long. What an owner reads for itself is no read of an object.
+    pub(crate) fn object(&self, bytes: u64, took: Duration) {
         if matches!(self.by, ReadFor::Lane | ReadFor::Promotion)
             && let Some(objects) = self.counts.objects.get()
         {
-            objects.read(bytes, began.elapsed());
+            objects.read(bytes, took);
         }
     }
 

@@ -10,7 +10,7 @@ use mooncake_tier::address::{BLOCK, FILES_MIN, FileNumber, Geometry};
 use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Medium;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
-use mooncake_tier::reader::ahead::ReadAhead;
+use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace};
 use mooncake_tier::slots::Slots;
 use support::TIER;
@@ -51,7 +51,7 @@ impl Written {
         let (address, rid) = (self.owned.answers[&nth].unwrap(), Rid(2 * nth));
         let place = RecordPlace { tier: TIER, address, rid, size: self.size, key_bytes: nth.to_string().len() };
         let len = (self.size - 9) as usize;
-        ahead.ask(place, 5, vec![0; len + 7], 4..4 + len, true);
+        ahead.ask(place, 5, vec![0; len + 7], 4..4 + len, Part::ALL);
     }
 
     fn read(&self, reader: Reader<FaultyDisk>) -> (Vec<Outcome>, Reader<FaultyDisk>) {

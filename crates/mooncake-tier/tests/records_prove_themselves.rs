@@ -12,7 +12,7 @@ use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_tier::address::{BLOCK, FileNumber, Geometry};
 use mooncake_tier::contents::contents;
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
-use mooncake_tier::reader::ahead::ReadAhead;
+use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::{SUSPECTS_MAX, Superblock};
@@ -140,7 +140,7 @@ impl World {
             let mut place = one.place();
             place.rid.0 += u64::from(self.random.one_in(8)) * 2;
             let is_there = place.rid == one.rid;
-            reads.ask(place, from, vec![0; head + len], head..head + len, true);
+            reads.ask(place, from, vec![0; head + len], head..head + len, Part::ALL);
             expected.push_back((one, from, head, is_there));
             if self.random.one_in(4) {
                 self.end_of_a_read(&mut reads, &mut expected);

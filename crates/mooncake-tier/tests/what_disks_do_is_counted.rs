@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use mooncake_tier::disk_times::DiskTimes;
 use mooncake_tier::io_counts::{CountedReads, IoTotals, ReadFor};
 use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::owner::{Source, TierOwner, ToMaster};
-use mooncake_tier::reader::ahead::ReadAhead;
+use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::Tier;
@@ -178,16 +179,79 @@ fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_read
     }
     let (address, rid) = (owned.answers[&orders[1]].expect("it was written"), Rid(orders[1]));
     let place = RecordPlace { tier: TIER, address, rid, size: SIZE, key_bytes: 3 };
-    let (mut ahead, part) = (ReadAhead::new(reader), SIZE / 4);
-    for nth in 0..4 {
-        ahead.ask(place, nth * part, vec![0; part as usize], 0..part as usize, nth == 3);
-    }
-    while let Some((_, result)) = ahead.next(|| Duration::from_secs(1)) {
-        assert_eq!(result, Ok(()));
-    }
-    let totals = objects.totals();
-    assert_eq!((totals.reads.latency.count(), totals.reads.bytes), (3, 3 * SIZE), "four parts are one object");
-    assert_eq!((totals.both().latency.count(), totals.both().bytes), (5, 5 * SIZE));
+    let (mut ahead, len) = (ReadAhead::new(reader), SIZE / 4);
+    let mut read = |parts: std::ops::Range<u64>, is_good: bool| {
+        for nth in parts {
+            let part = Part { is_first: nth == 0, is_last: nth == 3 };
+            ahead.ask(place, nth * len, vec![0; len as usize], 0..len as usize, part);
+        }
+        let results: Vec<_> = std::iter::from_fn(|| ahead.next(|| Duration::from_secs(1))).collect();
+        assert_eq!(results.iter().all(|(_, result)| result.is_ok()), is_good);
+        let totals = objects.totals();
+        assert_eq!((totals.both().latency.count(), totals.both().bytes), {
+            let reads = (totals.reads.latency.count(), totals.reads.bytes);
+            (reads.0 + 2, reads.1 + 2 * SIZE)
+        });
+        (totals.reads.latency.count(), totals.reads.bytes)
+    };
+    assert_eq!(read(0..4, true), (3, 3 * SIZE), "four parts are one object");
+    // A request that is given up has no last part, and the next one does not go on with it.
+    assert_eq!(read(0..2, true), (3, 3 * SIZE));
+    assert_eq!(read(0..4, true), (4, 4 * SIZE));
+    // What has a bad part was not read, though its last part was.
+    let byte = address.0 % FILE_BLOCKS * BLOCK + 2 * BLOCK;
+    assert!(owned.disk.flip(&FileNumber(0).name(), byte * 8));
+    assert_eq!(read(0..4, false), (4, 4 * SIZE));
+}
+
+#[test]
+fn an_object_takes_as_long_as_itself_and_not_as_what_is_read_with_it_or_as_its_reader_is_asked() {
+    const SIZE: u64 = 40_000;
+    let mut owned = Owned::new();
+    let objects: Arc<DiskTimes> = Arc::default();
+    owned.tier.counts().count_objects(objects.clone());
+    let orders = [owned.order(SIZE), owned.order(SIZE)];
+    owned.pass(3_000);
+    let within = |time: Duration, count: usize| {
+        let all = objects.totals().reads.latency;
+        let buckets = all.bounds.iter().zip(&all.counts);
+        let fast: u64 =
+            buckets.filter(|(bound, _)| u128::from(**bound) <= time.as_nanos()).map(|(_, count)| count).sum();
+        assert_eq!((fast, all.count()), (count as u64, count as u64 + u64::from(count == 3)), "{all:?}");
+    };
+    let counted = || CountedReads { counts: owned.tier.counts().clone(), by: ReadFor::Lane };
+    let place = |rid: u64| {
+        let address = owned.answers[&rid].expect("it was written");
+        RecordPlace { tier: TIER, address, rid: Rid(rid), size: SIZE, key_bytes: 3 }
+    };
+    let mut reader = Reader::new(owned.disk.clone(), geometry(), Slots::new(4)).unwrap();
+    reader.counts(counted());
+    let mut ahead = ReadAhead::new(reader);
+    ahead.ask(place(orders[0]), 0, vec![0; SIZE as usize], 0..SIZE as usize, Part::ALL);
+    ahead.ask(place(orders[1]), 0, vec![0; SIZE as usize], 0..SIZE as usize, Part::ALL);
+    assert!(ahead.next(|| Duration::from_secs(1)).is_some_and(|(_, result)| result.is_ok()));
+    // As a peer that takes its bytes slowly.
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(ahead.next(|| Duration::from_secs(1)).is_some_and(|(_, result)| result.is_ok()));
+    within(Duration::from_millis(50), 2);
+    // Two of one call, of which the one that ends last takes long.
+    let mut reader = Reader::new(owned.disk.clone(), geometry(), Slots::new(4)).unwrap();
+    reader.counts(counted());
+    let left = Cell::new(2 * SIZE);
+    let sum = |_: u64, bytes: &[u8]| {
+        left.set(left.get() - bytes.len() as u64);
+        if left.get() == 0 {
+            std::thread::sleep(Duration::from_millis(60));
+        }
+        mooncake_memory::crc32c(bytes)
+    };
+    let (mut one, mut other) = (sum, sum);
+    let mut wants = [
+        Want { place: place(orders[0]), from: 0, len: SIZE, crc: None, sink: &mut one },
+        Want { place: place(orders[1]), from: 0, len: SIZE, crc: None, sink: &mut other },
+    ];
+    assert_eq!(reader.read(&mut wants, || Duration::from_secs(1)), [Ok(()), Ok(())]);
+    within(Duration::from_millis(50), 3);
 }
 
 #[test]

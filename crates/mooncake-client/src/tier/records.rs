@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, TierUuid};
 use mooncake_memory::copy_and_sum;
-use mooncake_segment::{RecordAddress, RecordError, RecordReads, Records};
+use mooncake_segment::{RecordAddress, RecordError, RecordPart, RecordReads, Records};
 use mooncake_tier::address::{Address, BLOCK, FileNumber, Geometry};
 use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::Folder;
-use mooncake_tier::reader::ahead::ReadAhead;
+use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
@@ -157,7 +157,7 @@ struct FolderReads {
 }
 
 impl RecordReads for FolderReads {
-    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool) {
+    fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, part: RecordPart) {
         if self.reads.is_none() && self.unread.is_empty() {
             let reader = self.records.reader(ReadFor::Lane);
             let reader = reader.inspect_err(|error| tracing::warn!(%error, "the tier cannot be read"));
@@ -166,7 +166,8 @@ impl RecordReads for FolderReads {
         match &mut self.reads {
             Some(reads) => {
                 self.asked.push_back(record.rid);
-                reads.ask(self.records.place(record), from, bytes, into, is_last);
+                let part = Part { is_first: part.is_first, is_last: part.is_last };
+                reads.ask(self.records.place(record), from, bytes, into, part);
             }
             None => self.unread.push_back(bytes),
         }

@@ -23,7 +23,8 @@ const COLD_PART: usize = 10;
 /// Of a full segment: this share of it below the watermark.
 const COLD_FROM: f64 = 0.1;
 
-/// Objects that one search for cold ones looks at. What it leaves of a step is for new ones.
+/// Objects that one search for cold ones looks at, in half a step. Once they are under order the other half is for new
+/// ones.
 const COLD_LOOK: usize = STEP_OBJECTS / 2 * LOOKED_AT_AS_ONE;
 
 /// Where something cold cannot be written, that is tried again after so long. No log says that a disk is well again,
@@ -128,7 +129,7 @@ impl Core {
                 && let Some(slot) = next
             {
                 looked += 1;
-                if self.is_near(slot, number) {
+                if self.leaves(slot) && self.is_near(slot, number) {
                     match self.order(now, slot, work, fx) {
                         Ordered::NotNow(_) | Ordered::Refused => break,
                         Ordered::Yes(_) => ordered += 1,
@@ -190,10 +191,10 @@ impl Core {
         };
         let Some(from) = tier.search.filter(|_| is_wanted) else { return };
         let end = self.objects.bound().min(from.saturating_add((work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE) as u32));
-        let (mut next, mut ordered) = (from, 0);
+        let (mut next, mut ordered, is_closing) = (from, 0, tier.closing.is_some());
         while next < end && ordered < work.left(STEP_OBJECTS) {
             let slot = ObjectSlot(next);
-            if self.is_near(slot, number) {
+            if (!is_closing || self.leaves(slot)) && self.is_near(slot, number) {
                 match self.order(now, slot, work, fx) {
                     Ordered::NotNow(_) | Ordered::Refused => break,
                     Ordered::Yes(_) => ordered += 1,
@@ -257,7 +258,10 @@ impl Core {
                     busy.push(segment);
                     Time(0)
                 }
-                Ordered::Yes(_) => Time(0),
+                Ordered::Yes(_) => {
+                    work.did(1);
+                    Time(0)
+                }
                 Ordered::Refused | Ordered::No => now.plus_ms(UNWRITTEN_AGAIN_MS),
             });
         }
@@ -287,22 +291,29 @@ impl Core {
     /// The tier for what lies on a segment: of its session, of which the one with the largest part of its window free;
     /// else of its host.
     fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
-        let segment = self.segments.get(number)?;
-        let near = self.tiers.near(segment.session, segment.host).filter_map(|number| {
+        self.tiers_near(number, size).min().map(|(.., number)| number)
+    }
+
+    /// Tiers that suit what lies on a segment. The least one is for it, and those that are left alone and foreign as it
+    /// is would be as good.
+    fn tiers_near(&self, number: SegmentNo, size: u64) -> impl Iterator<Item = (bool, bool, u128, SegmentNo)> {
+        let segment = self.segments.get(number);
+        let near = segment
+            .into_iter()
+            .flat_map(|segment| self.tiers.near(segment.session, segment.host).map(|number| (segment.session, number)));
+        near.filter_map(move |(session, number)| {
             let tier = self.tiers.get(number).filter(|tier| tier.suits(size))?;
             // A disk that is twice as fast has twice as much under order.
             let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
-            Some((tier.is_left_alone(), tier.session != segment.session, ordered, number))
-        });
-        near.min().map(|(.., number)| number)
+            Some((tier.is_left_alone(), tier.session != session, ordered, number))
+        })
     }
 
     /// Whether a tier is one of those for what lies on a segment.
     fn is_for(&self, tier: SegmentNo, number: SegmentNo, size: u64) -> bool {
-        let Some(segment) = self.segments.get(number) else { return false };
-        let takes = |tier: &Tier| tier.suits(size) && !tier.is_left_alone();
-        let mut near = self.tiers.near(segment.session, segment.host);
-        near.any(|other| other == tier) && self.tiers.get(tier).is_some_and(takes)
+        let near = || self.tiers_near(number, size);
+        let Some((is_left_alone, is_foreign, ..)) = near().find(|(.., other)| *other == tier) else { return false };
+        !is_left_alone && near().all(|(left_alone, foreign, ..)| (left_alone, foreign) >= (is_left_alone, is_foreign))
     }
 
     /// Whether there is a tier that an object can be written to.
@@ -324,16 +335,18 @@ impl Core {
         if work.is_used_up() {
             return ordered;
         }
-        let takes_all =
-            self.tiers.get(tier).is_some_and(|tier| !self.config.offload.on_evict || tier.closing.is_some());
+        let is_closing = self.tiers.get(tier).is_some_and(|tier| tier.closing.is_some());
         let (mut looked, mut settled) = (0_usize, 0);
         for member in self.objects.group_beside(slot) {
             if work.is_used_up() || settled == SETTLED_MAX {
                 break;
             }
             looked += 1;
-            // What would not leave soon is no business of a tier that has only what does.
-            let is_wanted = takes_all || self.is_nearly_full(member);
+            // What stays is no business of a tier that is about to close, nor of one that has only what leaves soon.
+            let is_wanted = match is_closing {
+                true => self.leaves(member),
+                false => !self.config.offload.on_evict || self.is_nearly_full(member),
+            };
             match is_wanted.then(|| self.order_one(now, member, Some(tier), fx)) {
                 Some(Ordered::Yes(_)) => {
                     settled = 0;
@@ -345,6 +358,16 @@ impl Core {
         }
         work.did(looked.div_ceil(LOOKED_AT_AS_ONE));
         ordered
+    }
+
+    /// Whether an object lies on memory that is taken back.
+    fn leaves(&self, slot: ObjectSlot) -> bool {
+        let Some(object) = self.objects.get(slot) else { return false };
+        object
+            .places
+            .memory()
+            .iter()
+            .any(|place| self.segments.get(place.segment).is_some_and(|segment| segment.leaves.is_some()))
     }
 
     /// `only`: to that tier or not at all.

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::link::fixture::{Quiet, mapping, owner};
     use crate::protocol::frames::FRAME_LEN;
-    use crate::records::{RecordAddress, RecordError, RecordReads, Records};
+    use crate::records::{RecordAddress, RecordError, RecordPart, RecordReads, Records};
     use crate::server::SegmentServer;
 
     /// A tier whose file 7 there is.
@@ -131,7 +131,7 @@ mod tests {
     struct NoRecords;
 
     impl RecordReads for NoRecords {
-        fn ask(&mut self, _: &RecordAddress, _: u64, _: Vec<u8>, _: Range<usize>, _: bool) {}
+        fn ask(&mut self, _: &RecordAddress, _: u64, _: Vec<u8>, _: Range<usize>, _: RecordPart) {}
 
         fn next(&mut self) -> Option<(Vec<u8>, Result<(), RecordError>)> {
             None

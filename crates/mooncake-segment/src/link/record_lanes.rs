@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::link::fixture::{Quiet, owner};
     use crate::protocol::frames::Status;
-    use crate::records::{RecordAddress, RecordError, RecordReads, Records};
+    use crate::records::{RecordAddress, RecordError, RecordPart, RecordReads, Records};
     use crate::server::SegmentServer;
 
     const TIER: SegmentUuid = SegmentUuid([9; 16]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     impl RecordReads for OddReads {
-        fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, _: bool) {
+        fn ask(&mut self, record: &RecordAddress, from: u64, bytes: Vec<u8>, into: Range<usize>, _: RecordPart) {
             self.1.push_back((*record, from, bytes, into));
             let mut ahead = self.0.ahead.lock();
             *ahead = self.1.len().max(*ahead);

@@ -18,7 +18,7 @@ use crate::epoch::Epoch;
 use crate::protocol::frames::{
     FRAME_LEN, Frame, Hello, HelloReply, LANE_KEPT, LANE_VERSION, Op, REPLY_LEN, Reply, Status, TRAILER_LEN, Trailer,
 };
-use crate::records::{RecordAddress, RecordError, RecordReads, Records};
+use crate::records::{RecordAddress, RecordError, RecordPart, RecordReads, Records};
 
 /// Most lanes to the tiers of one process.
 const LANES_MAX: usize = 256;
@@ -229,7 +229,8 @@ impl Lane {
         let tail = if is_last { TRAILER_LEN } else { 0 };
         let into = head..head + bytes as usize;
         let buffer = self.buffers.take(into.end + tail);
-        self.reads.ask(&rest.record, rest.from, buffer, into, is_last);
+        let part = RecordPart { is_first: all.is_some(), is_last };
+        self.reads.ask(&rest.record, rest.from, buffer, into, part);
         let sequence = rest.sequence;
         (rest.from, rest.left) = (rest.from + bytes, rest.left - bytes);
         if is_last {

@@ -38,8 +38,24 @@ pub struct ReadAhead<M: Files> {
     came: VecDeque<(Completion, Read)>,
     /// Bytes that the disk has at a time.
     at_disk: u64,
-    /// Of an object of which more parts are to come: when the first was asked for, and bytes so far.
-    unended: Option<(Instant, u64)>,
+    /// The object of which parts have come, and its last has not.
+    object: Option<ReadObject>,
+}
+
+/// An object of which all parts that have come so far are good.
+struct ReadObject {
+    began: Instant,
+    ended: Instant,
+    bytes: u64,
+}
+
+/// Which part it is of what is read of an object. Its parts come right behind one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Nothing of it was asked for before.
+    pub is_first: bool,
+    /// Nothing of it is asked for behind.
+    pub is_last: bool,
 }
 
 /// What the disk has read at once.
@@ -61,8 +77,13 @@ struct Asked {
     together: Option<Piece>,
     /// A read with its neighbours has failed: one of them may have spoiled it.
     is_alone: bool,
-    /// It is the last part of what is read of an object: when the first was asked for, and bytes of all.
-    ends: Option<(Instant, u64)>,
+    part: Part,
+    began: Instant,
+}
+
+impl Part {
+    /// All that is read of an object.
+    pub const ALL: Part = Part { is_first: true, is_last: true };
 }
 
 impl<M: Files> ReadAhead<M> {
@@ -74,7 +95,7 @@ impl<M: Files> ReadAhead<M> {
             first: 0,
             came: VecDeque::new(),
             at_disk: BYTES_AT_DISK,
-            unended: None,
+            object: None,
         }
     }
 
@@ -92,12 +113,10 @@ impl<M: Files> ReadAhead<M> {
     /// Asks for as many bytes of a record from one on as the range has, which lies in `bytes`. Records that lie
     /// behind one another, and are asked for in this order, are read at once: from the next [`ReadAhead::next`] on, or
     /// once there is much.
-    pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>, is_last: bool) {
+    pub fn ask(&mut self, place: RecordPlace, from: u64, bytes: Vec<u8>, into: Range<usize>, part: Part) {
         let len = into.len() as u64;
         let progress = Progress::new(&Want { place, from, len, crc: None, sink: &mut |_, _| 0 }, CHUNKS_MAX);
-        let (began, before) = self.unended.take().unwrap_or_else(|| (Instant::now(), 0));
-        let of_object = (began, before + len);
-        self.unended = (!is_last).then_some(of_object);
+        let began = progress.ended;
         self.asked.push_back(Asked {
             place,
             from,
@@ -106,7 +125,8 @@ impl<M: Files> ReadAhead<M> {
             progress,
             together: None,
             is_alone: false,
-            ends: is_last.then_some(of_object),
+            part,
+            began,
         });
         if self.bytes_to_begin() >= BYTES_AT_DISK {
             self.submit();
@@ -129,7 +149,8 @@ impl<M: Files> ReadAhead<M> {
             if let Some(result) = oldest.progress.result {
                 let oldest = self.asked.pop_front().expect("it was looked at");
                 self.first += 1;
-                self.reader.count(result, oldest.ends);
+                let object = self.object_read_with(&oldest, result.is_ok());
+                self.reader.count(result, object);
                 return Some((oldest.bytes, result));
             }
             if let Some((ended, read)) = self.came.pop_front() {
@@ -146,6 +167,25 @@ impl<M: Files> ReadAhead<M> {
                 }
                 None if left.is_zero() => self.are_late(),
                 None => {}
+            }
+        }
+    }
+
+    /// Bytes of an object, and how long they took, if all parts of it are good and this is the last one.
+    fn object_read_with(&mut self, asked: &Asked, is_good: bool) -> Option<(u64, Duration)> {
+        let (len, ended) = (asked.into.len() as u64, asked.progress.ended);
+        let before = self.object.take();
+        let object = match asked.part.is_first {
+            true => ReadObject { began: asked.began, ended, bytes: len },
+            // None: one before it was not.
+            false => before.map(|it| ReadObject { bytes: it.bytes + len, ended: it.ended.max(ended), ..it })?,
+        };
+        match asked.part.is_last {
+            _ if !is_good => None,
+            true => Some((object.bytes, object.ended.saturating_duration_since(object.began))),
+            false => {
+                self.object = Some(object);
+                None
             }
         }
     }

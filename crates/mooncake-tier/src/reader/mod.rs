@@ -128,6 +128,8 @@ struct Progress {
     /// Read, and not looked at: the header has not come.
     held: Vec<(Piece, Slot)>,
     result: Option<Result<(), Miss>>,
+    /// When it came to that.
+    ended: Instant,
 }
 
 impl<M: Files> Reader<M> {
@@ -175,11 +177,11 @@ impl<M: Files> Reader<M> {
         self.queue.submit(self.next_tag, operation);
     }
 
-    /// A read has come to that. It `ends` what is read of an object: when that began, and its bytes.
-    fn count(&self, result: Result<(), Miss>, ends: Option<(Instant, u64)>) {
+    /// A read has come to that. With it an object was read: so many bytes, in so long.
+    fn count(&self, result: Result<(), Miss>, object: Option<(u64, Duration)>) {
         let Some(counted) = &self.counted else { return };
         match result {
-            Ok(()) => ends.into_iter().for_each(|(began, bytes)| counted.object(bytes, began)),
+            Ok(()) => object.into_iter().for_each(|(bytes, took)| counted.object(bytes, took)),
             Err(Miss::Wrong) => counted.counts.bad_record(),
             Err(Miss::Failed(_)) => counted.counts.failed(Op::Read),
             // These say nothing of the disk; what is late, its times say.
@@ -235,8 +237,13 @@ impl<M: Files> Reader<M> {
                 self.ended(ended, &mut all, wants, &mut to_read);
             }
         }
-        let results = all.into_iter().map(|progress| progress.result.unwrap_or(Err(Miss::Late)));
-        results.zip(&*wants).map(|(result, want)| (self.count(result, Some((began, want.len))), result).1).collect()
+        let mut results = Vec::with_capacity(all.len());
+        for (progress, want) in all.iter().zip(&*wants) {
+            let result = progress.result.unwrap_or(Err(Miss::Late));
+            self.count(result, Some((want.len, progress.ended.saturating_duration_since(began))));
+            results.push(result);
+        }
+        results
     }
 
     /// Begins the read of a run, or the next one of a want that takes several; false if it has to wait.
@@ -353,7 +360,7 @@ impl<M: Files> Reader<M> {
             Err(error) => progress.fail(Miss::Failed(error.kind())),
         }
         if progress.left == 0 && progress.pieces.is_empty() {
-            progress.result.get_or_insert(Ok(()));
+            progress.ends(Ok(()));
         }
     }
 }
@@ -372,11 +379,17 @@ impl Progress {
             Some(_) => Vec::new(),
         };
         pieces.reverse();
-        Progress { layout, pieces, left: 0, header: None, held: Vec::new(), result }
+        Progress { layout, pieces, left: 0, header: None, held: Vec::new(), result, ended: Instant::now() }
+    }
+
+    fn ends(&mut self, result: Result<(), Miss>) {
+        if self.result.is_none() {
+            (self.result, self.ended) = (Some(result), Instant::now());
+        }
     }
 
     fn fail(&mut self, miss: Miss) {
-        self.result.get_or_insert(Err(miss));
+        self.ends(Err(miss));
         self.pieces.clear();
         self.held.clear();
     }
@@ -407,7 +420,7 @@ impl Progress {
         let header = &bytes[..self.layout.header_bytes as usize];
         let is_good = is_header_of(header, &want.place, want.crc)
             && Header::decode(header).is_ok_and(|header| take_chunks(&header, self.layout, piece, bytes, want));
-        self.result.get_or_insert(if is_good { Ok(()) } else { Err(Miss::Wrong) });
+        self.ends(if is_good { Ok(()) } else { Err(Miss::Wrong) });
     }
 }
 

@@ -45,7 +45,8 @@ struct Said {
     is_wish: bool,
     /// It is: one of before kept sessions keeps none.
     is_kept: bool,
-    /// For how long it waits; none where that is what an owner before had said.
+    /// For how long it waits; none of a session that was taken over, for which it waits as long as the owner before
+    /// asked.
     time: Option<Duration>,
 }
 
