@@ -148,14 +148,56 @@ fn members_of_a_group_stay_with_the_tiers_of_their_own_sessions() {
 }
 
 #[test]
-fn a_store_that_closes_writes_no_member_of_a_group_whose_memory_stays() {
+fn a_store_that_closes_writes_nothing_whose_memory_stays_and_waits_for_none_of_it() {
+    for on_evict in [true, false] {
+        let offload = Offload { on_evict, force_evict: false };
+        let (mut pool, one, other) = group_of_two_sessions(Config { offload, ..Config::default() }, false);
+        assert!(pool.orders_of(one, 1).is_empty());
+        pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
+        pool.pass(20);
+        let late = PutConfig { preferred_segments: vec!["segment-2".into()], ..plain() };
+        pool.put_with(other, "late", KIB, &late);
+        pool.pass(20);
+        assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["a0", "a1", "a2"]), "on_evict: {on_evict}");
+        let is_told = |(to, push): &(SessionId, Push)| *to == one && matches!(push, Push::TierAllOrdered { .. });
+        assert_eq!(pool.pushes.iter().filter(|push| is_told(push)).count(), 1, "on_evict: {on_evict}");
+        pool.check();
+    }
+}
+
+#[test]
+fn a_store_that_closes_is_not_held_up_by_the_tier_of_another_one_that_has_the_object_too() {
     let offload = Offload { on_evict: true, force_evict: false };
-    let (mut pool, one, _) = group_of_two_sessions(Config { offload, ..Config::default() }, false);
-    pool.pass(20);
-    assert!(pool.orders_of(one, 1).is_empty(), "there is room for all");
+    let (mut pool, one, _) = pool(Config { offload, ..Config::default() });
+    let other = pool.session(2);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    let two = PutConfig { replica_num: 2, preferred_segments: vec!["segment-2".into()], ..plain() };
+    (0..3).for_each(|nth| _ = pool.put_with(one, &format!("k{nth}"), KIB, &two));
+    // The disk of the other one has failed.
+    pool.core.orders_answered(pool.now, other, tier_uuid(2), &OrdersAnswered::default(), &mut pool.fx);
     pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
     pool.pass(20);
-    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["a0", "a1", "a2"]));
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["k0", "k1", "k2"]));
+    pool.check();
+}
+
+#[test]
+fn a_walk_of_a_store_that_closes_waits_where_its_tier_has_no_room_and_costs_no_step_then() {
+    let offload = Offload { on_evict: true, force_evict: false };
+    let (mut pool, session, _) = pool(Config { offload, ..Config::default() });
+    // An eighth of the segment is under order at a time: the coldest one waits.
+    (0..9).for_each(|nth| _ = pool.put(session, &format!("k{nth}"), KIB));
+    pool.core.closes(pool.now, session, 5_000, &mut pool.fx);
+    pool.collect();
+    let ordered = pool.orders_of(session, 1);
+    assert_eq!(ordered.len(), 8);
+    for _ in 0..3 {
+        assert!(!pool.core.background(pool.now, 3, &mut pool.fx), "nothing is to be done until it is answered");
+    }
+    let written: Vec<_> = ordered.iter().zip(0..).map(|(order, at)| (order.rid, Some(at))).collect();
+    pool.written(session, 1, &written);
+    assert_eq!(keys_of(&pool.orders_of(session, 1)), BTreeSet::from(["k0"]));
     pool.check();
 }
 

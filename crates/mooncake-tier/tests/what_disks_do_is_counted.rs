@@ -205,7 +205,7 @@ fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_read
 }
 
 #[test]
-fn an_object_takes_as_long_as_itself_and_not_as_what_is_read_with_it_or_as_its_reader_is_asked() {
+fn an_object_takes_as_long_as_itself_and_not_as_what_is_read_at_once_with_it() {
     const SIZE: u64 = 40_000;
     let mut owned = Owned::new();
     let objects: Arc<DiskTimes> = Arc::default();
@@ -230,7 +230,7 @@ fn an_object_takes_as_long_as_itself_and_not_as_what_is_read_with_it_or_as_its_r
     ahead.ask(place(orders[0]), 0, vec![0; SIZE as usize], 0..SIZE as usize, Part::ALL);
     ahead.ask(place(orders[1]), 0, vec![0; SIZE as usize], 0..SIZE as usize, Part::ALL);
     assert!(ahead.next(|| Duration::from_secs(1)).is_some_and(|(_, result)| result.is_ok()));
-    // As a peer that takes its bytes slowly.
+    // A peer takes its bytes slowly.
     std::thread::sleep(Duration::from_millis(60));
     assert!(ahead.next(|| Duration::from_secs(1)).is_some_and(|(_, result)| result.is_ok()));
     within(Duration::from_millis(50), 2);

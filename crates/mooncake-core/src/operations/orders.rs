@@ -75,6 +75,15 @@ enum Ordered {
     No,
 }
 
+/// Which tiers an object may be ordered to.
+#[derive(Clone, Copy)]
+enum Among {
+    All,
+    /// Those of a session. What is nearer to another one's holds it up no more than if it were not there.
+    Of(SessionId),
+    Only(SegmentNo),
+}
+
 impl Core {
     /// Has owners write what they have room for.
     pub(crate) fn order_writes(&mut self, now: Time, work: &mut Work, fx: &mut Effects) {
@@ -117,10 +126,10 @@ impl Core {
                 return;
             }
             let tier = self.tiers.get(number).filter(|tier| tier.is_live());
-            let Some(closing) = tier.and_then(|tier| tier.closing) else { continue };
+            let Some((closing, session)) = tier.and_then(|tier| Some((tier.closing?, tier.session))) else { continue };
             let mut next = match closing {
                 Closing::Through => continue,
-                Closing::At(slot) if self.objects.before_in_turn(slot).is_some() => Some(slot),
+                Closing::At(slot) if self.objects.is_listed(slot) => Some(slot),
                 Closing::Begins | Closing::At(_) => self.objects.hottest(),
             };
             let (most, mut looked, mut ordered) = (work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE, 0, 0);
@@ -129,12 +138,10 @@ impl Core {
                 && let Some(slot) = next
             {
                 looked += 1;
-                if self.leaves(slot) && self.is_near(slot, number) {
-                    match self.order(now, slot, work, fx) {
-                        Ordered::NotNow(_) | Ordered::Refused => break,
-                        Ordered::Yes(_) => ordered += 1,
-                        Ordered::No => {}
-                    }
+                match self.order(now, slot, Among::Of(session), work, fx) {
+                    Ordered::NotNow(_) | Ordered::Refused => break,
+                    Ordered::Yes(_) => ordered += 1,
+                    Ordered::No => {}
                 }
                 next = self.objects.before_in_turn(slot);
             }
@@ -170,7 +177,7 @@ impl Core {
             && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
         {
             let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
-            let ordered = if is_it { self.order(now, slot, work, fx) } else { Ordered::No };
+            let ordered = if is_it { self.order(now, slot, Among::All, work, fx) } else { Ordered::No };
             // Members of a group were ordered with the first of it, and are no more than looked at.
             looked += 1;
             work.did(usize::from(looked % LOOKED_AT_AS_ONE == 0 || !matches!(ordered, Ordered::No)));
@@ -191,11 +198,11 @@ impl Core {
         };
         let Some(from) = tier.search.filter(|_| is_wanted) else { return };
         let end = self.objects.bound().min(from.saturating_add((work.left(STEP_OBJECTS) * LOOKED_AT_AS_ONE) as u32));
-        let (mut next, mut ordered, is_closing) = (from, 0, tier.closing.is_some());
+        let (mut next, mut ordered, session) = (from, 0, tier.session);
         while next < end && ordered < work.left(STEP_OBJECTS) {
             let slot = ObjectSlot(next);
-            if (!is_closing || self.leaves(slot)) && self.is_near(slot, number) {
-                match self.order(now, slot, work, fx) {
+            if self.objects.get(slot).is_some() {
+                match self.order(now, slot, Among::Of(session), work, fx) {
                     Ordered::NotNow(_) | Ordered::Refused => break,
                     Ordered::Yes(_) => ordered += 1,
                     Ordered::No => {}
@@ -212,15 +219,6 @@ impl Core {
             let (owner, tier) = (tier.session, tier.spec.uuid);
             self.push(owner, Push::TierAllOrdered { tier }, fx);
         }
-    }
-
-    /// Whether a tier is the one for an object, or another one of its session: which of them it is changes as they
-    /// answer.
-    fn is_near(&self, slot: ObjectSlot, number: SegmentNo) -> bool {
-        let Some(object) = self.objects.get(slot) else { return false };
-        let owner_of = |number| self.tiers.get(number).map(|tier| tier.session);
-        let mut near = object.places.memory().iter().filter_map(|place| self.tier_near(place.segment, object.size));
-        near.any(|near| owner_of(near) == owner_of(number))
     }
 
     /// Those that leave first, on segments that are nearly full.
@@ -253,7 +251,7 @@ impl Core {
                 rests_until = Time(0);
                 continue;
             }
-            rests_until = rests_until.min(match self.order(now, slot, work, fx) {
+            rests_until = rests_until.min(match self.order(now, slot, Among::All, work, fx) {
                 Ordered::NotNow(segment) => {
                     busy.push(segment);
                     Time(0)
@@ -291,63 +289,60 @@ impl Core {
     /// The tier for what lies on a segment: of its session, of which the one with the largest part of its window free;
     /// else of its host.
     fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
-        self.tiers_near(number, size).min().map(|(.., number)| number)
+        // A disk that is twice as fast has twice as much under order.
+        let ordered = |tier: &Tier| (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
+        let near = self.tiers_near(number, size);
+        near.min_by_key(|(at, _, tier)| (*at, ordered(tier))).map(|(_, number, _)| number)
     }
 
-    /// Tiers that suit what lies on a segment. The least one is for it, and those that are left alone and foreign as it
-    /// is would be as good.
-    fn tiers_near(&self, number: SegmentNo, size: u64) -> impl Iterator<Item = (bool, bool, u128, SegmentNo)> {
-        let segment = self.segments.get(number);
-        let near = segment
-            .into_iter()
-            .flat_map(|segment| self.tiers.near(segment.session, segment.host).map(|number| (segment.session, number)));
-        near.filter_map(move |(session, number)| {
-            let tier = self.tiers.get(number).filter(|tier| tier.suits(size))?;
-            // A disk that is twice as fast has twice as much under order.
-            let ordered = (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
-            Some((tier.is_left_alone(), tier.session != session, ordered, number))
+    /// Tiers that suit what lies on a segment, each with how far it is from it: the nearest ones are for it.
+    fn tiers_near(&self, number: SegmentNo, size: u64) -> impl Iterator<Item = ((bool, bool), SegmentNo, &Tier)> {
+        self.segments.get(number).into_iter().flat_map(move |segment| {
+            self.tiers.near(segment.session, segment.host).filter_map(move |number| {
+                let tier = self.tiers.get(number).filter(|tier| tier.suits(size))?;
+                // A store that closes takes its tier along, and has no time for what stays.
+                let is_away = tier.closing.is_some() && segment.leaves.is_none();
+                (!is_away).then_some(((tier.is_left_alone(), tier.session != segment.session), number, tier))
+            })
         })
     }
 
     /// Whether a tier is one of those for what lies on a segment.
-    fn is_for(&self, tier: SegmentNo, number: SegmentNo, size: u64) -> bool {
-        let near = || self.tiers_near(number, size);
-        let Some((is_left_alone, is_foreign, ..)) = near().find(|(.., other)| *other == tier) else { return false };
-        !is_left_alone && near().all(|(left_alone, foreign, ..)| (left_alone, foreign) >= (is_left_alone, is_foreign))
+    fn is_for(&self, wanted: SegmentNo, number: SegmentNo, size: u64) -> bool {
+        let (mut nearest, mut its) = (None, None);
+        for (at, number, tier) in self.tiers_near(number, size) {
+            nearest = Some(nearest.map_or(at, |nearest| at.min(nearest)));
+            its = if number == wanted { Some((at, tier.is_left_alone())) } else { its };
+        }
+        its.is_some_and(|(at, is_left_alone)| !is_left_alone && Some(at) == nearest)
     }
 
     /// Whether there is a tier that an object can be written to.
     pub(crate) fn may_be_written(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
-        let mut lies_on = object.places.memory().iter().filter_map(|place| self.segments.get(place.segment));
-        let takes = |tier: &Tier| tier.suits(object.size) && !tier.is_left_alone();
-        lies_on.any(|segment| {
-            let mut near = self.tiers.near(segment.session, segment.host);
-            near.any(|number| self.tiers.get(number).is_some_and(takes))
-        })
+        let mut near = object.places.memory().iter().flat_map(|place| self.tiers_near(place.segment, object.size));
+        near.any(|(.., tier)| !tier.is_left_alone())
     }
 
     /// Has an object written, and right behind it to the same tier what is of use together with it: the members of a
     /// group come to lie side by side, and are read at once. What has no room with it now is found again by itself.
-    fn order(&mut self, now: Time, slot: ObjectSlot, work: &mut Work, fx: &mut Effects) -> Ordered {
-        let ordered = self.order_one(now, slot, None, fx);
+    fn order(&mut self, now: Time, slot: ObjectSlot, among: Among, work: &mut Work, fx: &mut Effects) -> Ordered {
+        let ordered = self.order_one(now, slot, among, fx);
         let Ordered::Yes(tier) = ordered else { return ordered };
         if work.is_used_up() {
             return ordered;
         }
-        let is_closing = self.tiers.get(tier).is_some_and(|tier| tier.closing.is_some());
+        let takes_all =
+            self.tiers.get(tier).is_some_and(|tier| !self.config.offload.on_evict || tier.closing.is_some());
         let (mut looked, mut settled) = (0_usize, 0);
         for member in self.objects.group_beside(slot) {
             if work.is_used_up() || settled == SETTLED_MAX {
                 break;
             }
             looked += 1;
-            // What stays is no business of a tier that is about to close, nor of one that has only what leaves soon.
-            let is_wanted = match is_closing {
-                true => self.leaves(member),
-                false => !self.config.offload.on_evict || self.is_nearly_full(member),
-            };
-            match is_wanted.then(|| self.order_one(now, member, Some(tier), fx)) {
+            // What would not leave soon is no business of a tier that has only what does.
+            let is_wanted = takes_all || self.is_nearly_full(member);
+            match is_wanted.then(|| self.order_one(now, member, Among::Only(tier), fx)) {
                 Some(Ordered::Yes(_)) => {
                     settled = 0;
                     work.did(1);
@@ -360,18 +355,7 @@ impl Core {
         ordered
     }
 
-    /// Whether an object lies on memory that is taken back.
-    fn leaves(&self, slot: ObjectSlot) -> bool {
-        let Some(object) = self.objects.get(slot) else { return false };
-        object
-            .places
-            .memory()
-            .iter()
-            .any(|place| self.segments.get(place.segment).is_some_and(|segment| segment.leaves.is_some()))
-    }
-
-    /// `only`: to that tier or not at all.
-    fn order_one(&mut self, now: Time, slot: ObjectSlot, only: Option<SegmentNo>, fx: &mut Effects) -> Ordered {
+    fn order_one(&mut self, now: Time, slot: ObjectSlot, among: Among, fx: &mut Effects) -> Ordered {
         let object = self.objects.object(slot);
         if object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot) {
             return Ordered::No;
@@ -379,12 +363,13 @@ impl Core {
         let (size, object_id, crc32c) = (object.size, object.id(), object.crc32c);
         let live = object.places.memory().iter().filter(|place| self.segments.is_live(place.segment));
         let near = live.filter_map(|place| {
-            let number = match only {
-                Some(only) => self.is_for(only, place.segment, size).then_some(only)?,
-                None => self.tier_near(place.segment, size)?,
+            let number = match among {
+                Among::Only(only) => self.is_for(only, place.segment, size).then_some(only)?,
+                Among::All | Among::Of(_) => self.tier_near(place.segment, size)?,
             };
-            let of_session = self.segments.get(place.segment)?.session == self.tiers.get(number)?.session;
-            Some((!of_session, number, place.replica(size)))
+            let owner = self.tiers.get(number)?.session;
+            let is_one = !matches!(among, Among::Of(session) if session != owner);
+            is_one.then_some((self.segments.get(place.segment)?.session != owner, number, place.replica(size)))
         });
         let Some((_, number, source)) = near.min_by_key(|(is_foreign, ..)| *is_foreign) else { return Ordered::No };
         let tier = self.tiers.get(number).expect("it is Live");

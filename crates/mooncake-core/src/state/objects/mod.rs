@@ -648,6 +648,12 @@ impl Objects {
         self.slab.get(slot).is_some_and(|object| object.listed_in == ListedIn::Policy)
     }
 
+    /// Whether it may leave now.
+    pub fn is_listed(&self, ObjectSlot(slot): ObjectSlot) -> bool {
+        let is_one = |object: &Object| !matches!(object.listed_in, ListedIn::None | ListedIn::SetAside);
+        self.slab.get(slot).is_some_and(is_one)
+    }
+
     /// The one that leaves last, of all that may.
     pub fn hottest(&self) -> Option<ObjectSlot> {
         self.protected.tail().or_else(|| self.hottest_unprotected()).map(ObjectSlot)
