@@ -2,6 +2,7 @@
 //! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
 pub mod ahead;
+mod at_disk;
 mod runs;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +18,7 @@ use crate::io_counts::{CountedReads, Op};
 use crate::medium::{Completion, Files, Operation, Queue};
 use crate::record::{CHUNK, Header, Layout};
 use crate::slots::{SLOT_BYTES, Slot, Slots};
+use at_disk::AtDisk;
 use runs::{Run, runs};
 
 /// Reads under way at a time.
@@ -105,6 +107,7 @@ pub struct Reader<M: Files> {
     begun: BTreeMap<u64, Instant>,
     /// Reads that the disk has not answered, whoever gave them up.
     owed: usize,
+    at_disk: AtDisk,
 }
 
 /// Blocks of a record that are read at once.
@@ -149,6 +152,7 @@ impl<M: Files> Reader<M> {
             counted,
             begun,
             owed: 0,
+            at_disk: AtDisk::default(),
         })
     }
 
@@ -205,6 +209,7 @@ impl<M: Files> Reader<M> {
         // Reads of earlier calls that were too late: their slots are free now.
         while self.next_end(Duration::ZERO).is_some() {}
         let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
+        let way = self.at_disk.way(bytes);
         let chunks = if bytes <= FEW_BYTES { CHUNKS_OF_FEW } else { CHUNKS_MAX };
         let mut all: Vec<Progress> = wants.iter().map(|want| Progress::new(want, chunks)).collect();
         let mut to_read = runs(&all, wants);
@@ -219,6 +224,7 @@ impl<M: Files> Reader<M> {
                 break;
             }
             while let Some(run) = to_read.front()
+                && (!self.has_reads() || self.bytes_under_way() < way.bytes())
                 && self.submit_run(run, &mut all, wants)
             {
                 if run.len() > 1 || all[run[0]].pieces.is_empty() {
@@ -236,6 +242,10 @@ impl<M: Files> Reader<M> {
             if let Some(ended) = self.next_end(left) {
                 self.ended(ended, &mut all, wants, &mut to_read);
             }
+        }
+        // What was not there, or not in time, says nothing of how fast the other bytes come.
+        if all.iter().all(|progress| progress.result == Some(Ok(()))) {
+            self.at_disk.took(way, bytes, began.elapsed());
         }
         let mut results = Vec::with_capacity(all.len());
         for (progress, want) in all.iter().zip(&*wants) {
