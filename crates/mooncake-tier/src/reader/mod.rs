@@ -224,7 +224,7 @@ impl<M: Files> Reader<M> {
                 break;
             }
             while let Some(run) = to_read.front()
-                && (!self.has_reads() || self.bytes_under_way() < way.bytes())
+                && (!self.has_reads() || self.bytes_under_way() < way.bytes(bytes))
                 && self.submit_run(run, &mut all, wants)
             {
                 if run.len() > 1 || all[run[0]].pieces.is_empty() {
