@@ -2,8 +2,8 @@
 //!
 //! A disk that many guests share may say that a read has ended only once all others at it have, too. Given all of a
 //! batch, it stands still while the bytes are copied, and the batch takes the sum of both; given some of it at a time,
-//! it reads the next ones meanwhile. One that is far away is fastest with all. Which of them a disk is nobody says: both
-//! ways are measured, and the faster one is taken.
+//! it reads the next ones meanwhile. One that is far away is fastest with all. Which of them a disk is nobody says:
+//! both ways are measured, and the faster one is taken.
 
 use std::time::Duration;
 
