@@ -183,6 +183,35 @@ fn a_store_that_closes_is_not_held_up_by_the_tier_of_another_one_that_has_the_ob
 }
 
 #[test]
+fn what_waits_for_a_store_that_closes_and_stays_holds_up_nothing_and_goes_to_the_next_tier() {
+    let (mut pool, one, _) = pool(Config::default());
+    let other = pool.session(1);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    // The disk of the other one has failed, so that the first one is to write for it.
+    pool.core.orders_answered(pool.now, other, tier_uuid(2), &OrdersAnswered::default(), &mut pool.fx);
+    let on = |segment: &str, pin| PutConfig { preferred_segments: vec![segment.to_owned()], pin, ..plain() };
+    (0..12).for_each(|nth| _ = pool.put_with(other, &format!("b{nth}"), KIB, &on("segment-2", PinKind::None)));
+    _ = pool.put_with(one, "pinned", KIB, &on("segment-1", PinKind::Hard));
+    pool.pass(20);
+    let ordered = pool.orders_of(one, 1);
+    assert_eq!(ordered.len(), 8, "an eighth of a segment at a time");
+    pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
+    pool.pass(20);
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["pinned"]));
+    assert!(pool.pushes.iter().any(|(to, push)| *to == one && matches!(push, Push::TierAllOrdered { .. })));
+    // Its disk is well again.
+    let well = OrdersAnswered { window: WINDOW, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, other, tier_uuid(2), &well, &mut pool.fx);
+    let written: Vec<_> = ordered.iter().zip(0..).map(|(order, at)| (order.rid, Some(at))).collect();
+    pool.written(one, 1, &written);
+    pool.pass(20);
+    let rest = pool.orders_of(other, 2);
+    assert_eq!(keys_of(&rest), BTreeSet::from(["b8", "b9", "b10", "b11"]));
+    pool.check();
+}
+
+#[test]
 fn a_walk_of_a_store_that_closes_waits_where_its_tier_has_no_room_and_costs_no_step_then() {
     let offload = Offload { on_evict: true, force_evict: false };
     let (mut pool, session, _) = pool(Config { offload, ..Config::default() });

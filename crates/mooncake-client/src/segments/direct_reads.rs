@@ -21,6 +21,7 @@ use mooncake_tier::disk_times::DiskTimes;
 use mooncake_tier::io_counts::{CountedReads, IoCounts, ReadFor};
 use mooncake_tier::medium::Files;
 use mooncake_tier::medium::folder::{Engine, Folder, FolderQueue, NameFile};
+use mooncake_tier::reader::at_disk::AtDisk;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use parking_lot::Mutex;
@@ -82,6 +83,7 @@ struct DirectTier {
     files: LentFiles,
     uuid: TierUuid,
     geometry: Geometry,
+    at_disk: AtDisk,
     idle: Mutex<Vec<Reader<LentFiles>>>,
     used_at: Mutex<Instant>,
 }
@@ -266,6 +268,7 @@ impl DirectTier {
             uuid: TierUuid(address.uuid.0),
             geometry: Geometry::of_file_blocks(address.tier_file_blocks)?,
             files: LentFiles { address: address.clone(), owner: files, folder, lent: Arc::default(), engine },
+            at_disk: AtDisk::default(),
             idle: Mutex::default(),
             used_at: Mutex::new(Instant::now()),
         })
@@ -286,6 +289,7 @@ impl DirectTier {
             return Some(idle);
         }
         let mut reader = Reader::new(self.files.clone(), self.geometry, slots.clone()).ok()?;
+        reader.knows(self.at_disk.clone());
         if let Some(counts) = counts {
             // By whom matters to owners alone.
             reader.counts(CountedReads { counts: counts.clone(), by: ReadFor::Lane });

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Push};
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
-use crate::state::object::Mark;
+use crate::state::object::{Mark, Place};
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{Closing, Order, OrderSource, Tier, WINDOW_MAX, WINDOW_MIN};
 use crate::state::tier_writes::Budget;
@@ -177,7 +177,13 @@ impl Core {
             && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
         {
             let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
-            let ordered = if is_it { self.order(now, slot, Among::All, work, fx) } else { Ordered::No };
+            let among =
+                self.tiers.get(number).filter(|tier| tier.closing.is_some()).map(|tier| Among::Of(tier.session));
+            let ordered =
+                if is_it { self.order(now, slot, among.unwrap_or(Among::All), work, fx) } else { Ordered::No };
+            if is_it && among.is_some() {
+                self.stays_to_be_written(slot);
+            }
             // Members of a group were ordered with the first of it, and are no more than looked at.
             looked += 1;
             work.did(usize::from(looked % LOOKED_AT_AS_ONE == 0 || !matches!(ordered, Ordered::No)));
@@ -283,6 +289,15 @@ impl Core {
         let near = source.and_then(|number| self.tier_near(number, object.size));
         if let Some(tier) = near.and_then(|number| self.tiers.get_mut(number)) {
             tier.add_fresh(slot, id);
+        }
+    }
+
+    /// What waited for a tier that closes, and lies on memory that stays, is written by the next one that there is.
+    fn stays_to_be_written(&mut self, slot: ObjectSlot) {
+        let mut lies_on = self.objects.object(slot).places.memory().iter();
+        let stays = |place: &Place| self.segments.get(place.segment).is_some_and(|segment| segment.leaves.is_none());
+        if lies_on.all(stays) {
+            self.is_to_be_written(slot);
         }
     }
 

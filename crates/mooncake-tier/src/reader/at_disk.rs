@@ -5,7 +5,10 @@
 //! it reads the next ones meanwhile. One that is far away is fastest with all. Which of them a disk is nobody says:
 //! both ways are measured, and the faster one is taken.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// A batch of no more goes to the disk at once, and of a larger one so much at least.
 const SOME_BYTES: u64 = 4 << 20;
@@ -13,15 +16,19 @@ const SOME_BYTES: u64 = 4 << 20;
 /// Part of a larger batch that is some of it.
 const SOME_PART: u64 = 4;
 
-/// Batches that are read each way in turn before one is taken.
-const FIRST: u32 = 4;
+/// The first batches. They find files to be opened and buffers that were never touched: each way has two.
+const FIRST: [Way; 4] = [Way::All, Way::Some, Way::Some, Way::All];
 
-/// One batch in so many is read the other way: disks, and who else reads them, change.
-const OTHER_WAY_EVERY: u32 = 32;
+/// One batch in so many is read the other way: disks, and those who read them besides, change. It is odd, so that of
+/// two kinds of batches that come in turn both are met.
+const OTHER_WAY_EVERY: u32 = 31;
 
-/// What is known of one disk.
+/// What is known of one disk; clones are of the same.
+#[derive(Debug, Clone, Default)]
+pub struct AtDisk(Arc<Mutex<Ways>>);
+
 #[derive(Debug)]
-pub(super) struct AtDisk {
+struct Ways {
     /// Nanoseconds a mebibyte with some of a batch and with all of it.
     took: [u64; 2],
     batches: u32,
@@ -46,37 +53,39 @@ impl Way {
     }
 }
 
-impl Default for AtDisk {
-    fn default() -> AtDisk {
-        AtDisk { took: [u64::MAX; 2], batches: 0 }
+impl Default for Ways {
+    fn default() -> Ways {
+        Ways { took: [u64::MAX; 2], batches: 0 }
     }
 }
 
 impl AtDisk {
     /// For the next batch, of so many bytes.
-    pub fn way(&mut self, bytes: u64) -> Way {
+    pub(super) fn way(&self, bytes: u64) -> Way {
         if bytes <= SOME_BYTES {
             return Way::AtOnce;
         }
-        self.batches = self.batches.wrapping_add(1);
-        // The first ones find files to be opened and buffers that were never touched: each way has two.
-        if self.batches <= FIRST {
-            return if self.batches % 2 == 1 { Way::Some } else { Way::All };
+        let mut ways = self.0.lock();
+        let nth = ways.batches;
+        ways.batches = nth.wrapping_add(1);
+        if let Some(way) = FIRST.get(nth as usize) {
+            return *way;
         }
-        let is_other = self.batches.is_multiple_of(OTHER_WAY_EVERY);
-        if (self.took[0] <= self.took[1]) != is_other { Way::Some } else { Way::All }
+        let is_other = nth.is_multiple_of(OTHER_WAY_EVERY);
+        if (ways.took[0] < ways.took[1]) != is_other { Way::Some } else { Way::All }
     }
 
-    /// A batch of so many bytes was read that way, in so long.
-    pub fn took(&mut self, way: Way, bytes: u64, took: Duration) {
+    /// A batch of so many bytes was read that way, or waited for, in so long.
+    pub(super) fn took(&self, way: Way, bytes: u64, took: Duration) {
+        let mut ways = self.0.lock();
         let before = match way {
             Way::AtOnce => return,
-            Way::Some => &mut self.took[0],
-            Way::All => &mut self.took[1],
+            Way::Some => &mut ways.took[0],
+            Way::All => &mut ways.took[1],
         };
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / (bytes >> 20).max(1);
         // One that was held up by chance turns nothing over.
-        *before = if took < *before { took } else { *before + (took - *before) / 4 };
+        *before = if took < *before { took } else { *before + (took.min(before.saturating_mul(2)) - *before) / 4 };
     }
 }
 
@@ -87,7 +96,7 @@ mod tests {
     const BATCH: u64 = 32 << 20;
 
     /// How many of so many batches are read with some at a time, of a disk on which the two ways take so long.
-    fn with_some(at_disk: &mut AtDisk, batches: u32, some_ms: u64, all_ms: u64) -> u32 {
+    fn with_some(at_disk: &AtDisk, batches: u32, some_ms: u64, all_ms: u64) -> u32 {
         let ways = (0..batches).map(|_| {
             let way = at_disk.way(BATCH);
             at_disk.took(way, BATCH, Duration::from_millis(if way == Way::Some { some_ms } else { all_ms }));
@@ -98,32 +107,60 @@ mod tests {
 
     #[test]
     fn the_faster_way_is_taken_and_a_disk_that_has_changed_is_read_the_other_one() {
-        let mut at_disk = AtDisk::default();
-        assert!(with_some(&mut at_disk, 320, 15, 28) >= 308);
-        let after = with_some(&mut at_disk, 640, 60, 20);
+        let at_disk = AtDisk::default();
+        assert!(with_some(&at_disk, 320, 15, 28) >= 308);
+        let after = with_some(&at_disk, 640, 60, 20);
         assert!((1..60).contains(&after), "{after}");
-        assert!(with_some(&mut at_disk, 640, 15, 28) > 560);
+        assert!(with_some(&at_disk, 640, 15, 28) > 560);
     }
 
     #[test]
     fn a_batch_that_was_held_up_by_chance_turns_nothing_over() {
-        let mut at_disk = AtDisk::default();
-        with_some(&mut at_disk, 64, 15, 28);
-        at_disk.took(Way::Some, BATCH, Duration::from_millis(50));
-        assert!(with_some(&mut at_disk, 31, 15, 28) >= 30);
+        let at_disk = AtDisk::default();
+        with_some(&at_disk, 64, 15, 28);
+        at_disk.took(Way::Some, BATCH, Duration::from_secs(50));
+        assert!(with_some(&at_disk, 31, 15, 28) >= 30);
         // Nor does the first one, which finds nothing ready.
-        let mut at_disk = AtDisk::default();
-        assert_eq!(at_disk.way(BATCH), Way::Some);
-        at_disk.took(Way::Some, BATCH, Duration::from_millis(500));
-        assert!(with_some(&mut at_disk, 31, 15, 28) >= 28);
+        let at_disk = AtDisk::default();
+        assert_eq!(at_disk.way(BATCH), Way::All);
+        at_disk.took(Way::All, BATCH, Duration::from_millis(500));
+        assert!(with_some(&at_disk, 31, 15, 28) >= 28);
+    }
+
+    #[test]
+    fn of_two_kinds_of_batches_in_turn_both_are_measured_each_way() {
+        let at_disk = AtDisk::default();
+        let mut met = std::collections::BTreeSet::new();
+        for nth in 0..200 {
+            let (way, is_dear) = (at_disk.way(BATCH), nth % 2 == 0);
+            met.insert((way == Way::Some, is_dear));
+            let ms = match (way, is_dear) {
+                (Way::Some, false) => 10,
+                (Way::Some, true) => 30,
+                (_, false) => 7,
+                (_, true) => 20,
+            };
+            at_disk.took(way, BATCH, Duration::from_millis(ms));
+        }
+        assert_eq!(met.len(), 4);
+        assert!(with_some(&at_disk, 310, 10, 7) < 30, "what is faster with both is taken");
+    }
+
+    #[test]
+    fn a_way_in_which_no_batch_has_come_in_time_is_not_taken() {
+        let at_disk = AtDisk::default();
+        let some = with_some(&at_disk, 310, 60_000, 40);
+        assert!(some < 15, "{some}");
     }
 
     #[test]
     fn what_is_small_goes_to_the_disk_at_once_and_tells_nothing() {
-        let mut at_disk = AtDisk::default();
+        let at_disk = AtDisk::default();
         assert_eq!(at_disk.way(SOME_BYTES), Way::AtOnce);
         at_disk.took(Way::AtOnce, SOME_BYTES, Duration::from_secs(1));
-        assert_eq!((at_disk.took, at_disk.batches), ([u64::MAX; 2], 0));
+        let ways = at_disk.0.lock();
+        assert_eq!((ways.took, ways.batches), ([u64::MAX; 2], 0));
+        drop(ways);
         assert_eq!(at_disk.way(SOME_BYTES).bytes(SOME_BYTES), u64::MAX);
     }
 }

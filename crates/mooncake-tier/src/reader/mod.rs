@@ -2,7 +2,7 @@
 //! every chunk that was touched is right; anything else is a miss, and no error of the caller's.
 
 pub mod ahead;
-mod at_disk;
+pub mod at_disk;
 mod runs;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -161,6 +161,11 @@ impl<M: Files> Reader<M> {
         self.counted = Some(counted);
     }
 
+    /// It reads a disk of which others know something already.
+    pub fn knows(&mut self, at_disk: AtDisk) {
+        self.at_disk = at_disk;
+    }
+
     /// What comes next of the disk, waited for so long at most.
     fn next_end(&mut self, wait: Duration) -> Option<Completion> {
         let ended = self.queue.next(wait)?;
@@ -243,8 +248,8 @@ impl<M: Files> Reader<M> {
                 self.ended(ended, &mut all, wants, &mut to_read);
             }
         }
-        // What was not there, or not in time, says nothing of how fast the other bytes come.
-        if all.iter().all(|progress| progress.result == Some(Ok(()))) {
+        // What is not there says nothing of how fast bytes come; what was waited for in vain does.
+        if all.iter().all(|progress| matches!(progress.result, Some(Ok(()) | Err(Miss::Late)))) {
             self.at_disk.took(way, bytes, began.elapsed());
         }
         let mut results = Vec::with_capacity(all.len());
