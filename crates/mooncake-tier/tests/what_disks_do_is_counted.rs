@@ -160,14 +160,20 @@ fn a_disk_that_fails_writes_and_syncs_is_seen_to() {
     assert_eq!(after.written_bytes[0], before.written_bytes[0], "nothing of it was written");
 }
 
-#[test]
-fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_reads_for_itself_does_not() {
-    const SIZE: u64 = 40_000;
+/// An owner that counts objects and has written two of that size, and their orders.
+fn two_objects(size: u64) -> (Owned, Arc<DiskTimes>, [u64; 2]) {
     let mut owned = Owned::new();
     let objects: Arc<DiskTimes> = Arc::default();
     owned.tier.counts().count_objects(objects.clone());
-    let orders = [owned.order(SIZE), owned.order(SIZE)];
+    let orders = [owned.order(size), owned.order(size)];
     owned.pass(3_000);
+    (owned, objects, orders)
+}
+
+#[test]
+fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_reads_for_itself_does_not() {
+    const SIZE: u64 = 40_000;
+    let (owned, objects, orders) = two_objects(SIZE);
     let written = objects.totals().writes;
     assert_eq!((written.latency.count(), written.bytes), (2, 2 * SIZE));
     let mut reader = Reader::new(owned.disk.clone(), geometry(), Slots::new(4)).unwrap();
@@ -207,11 +213,7 @@ fn objects_count_once_however_many_parts_they_are_read_in_and_what_an_owner_read
 #[test]
 fn an_object_takes_as_long_as_itself_and_not_as_what_is_read_at_once_with_it() {
     const SIZE: u64 = 40_000;
-    let mut owned = Owned::new();
-    let objects: Arc<DiskTimes> = Arc::default();
-    owned.tier.counts().count_objects(objects.clone());
-    let orders = [owned.order(SIZE), owned.order(SIZE)];
-    owned.pass(3_000);
+    let (owned, objects, orders) = two_objects(SIZE);
     let within = |time: Duration, count: usize| {
         let all = objects.totals().reads.latency;
         let buckets = all.bounds.iter().zip(&all.counts);

@@ -177,11 +177,10 @@ impl Core {
             && let Some((slot, object_id)) = self.tiers.get(number).and_then(|tier| tier.fresh.front().copied())
         {
             let is_it = self.objects.get(slot).is_some_and(|object| object.id() == object_id);
-            let among =
-                self.tiers.get(number).filter(|tier| tier.closing.is_some()).map(|tier| Among::Of(tier.session));
-            let ordered =
-                if is_it { self.order(now, slot, among.unwrap_or(Among::All), work, fx) } else { Ordered::No };
-            if is_it && among.is_some() {
+            let closing = self.tiers.get(number).and_then(|tier| tier.closing.map(|_| tier.session));
+            let among = closing.map_or(Among::All, Among::Of);
+            let ordered = if is_it { self.order(now, slot, among, work, fx) } else { Ordered::No };
+            if is_it && closing.is_some() {
                 self.stays_to_be_written(slot);
             }
             // Members of a group were ordered with the first of it, and are no more than looked at.
@@ -310,7 +309,8 @@ impl Core {
         near.min_by_key(|(at, _, tier)| (*at, ordered(tier))).map(|(_, number, _)| number)
     }
 
-    /// Tiers that suit what lies on a segment, each with how far it is from it: the nearest ones are for it.
+    /// Tiers that suit what lies on a segment, each with how far it is from it, whether it is left alone and whether it
+    /// is another session's: the nearest ones are for it.
     fn tiers_near(&self, number: SegmentNo, size: u64) -> impl Iterator<Item = ((bool, bool), SegmentNo, &Tier)> {
         self.segments.get(number).into_iter().flat_map(move |segment| {
             self.tiers.near(segment.session, segment.host).filter_map(move |number| {
@@ -325,11 +325,11 @@ impl Core {
     /// Whether a tier is one of those for what lies on a segment.
     fn is_for(&self, wanted: SegmentNo, number: SegmentNo, size: u64) -> bool {
         let (mut nearest, mut its) = (None, None);
-        for (at, number, tier) in self.tiers_near(number, size) {
+        for (at, number, _) in self.tiers_near(number, size) {
             nearest = Some(nearest.map_or(at, |nearest| at.min(nearest)));
-            its = if number == wanted { Some((at, tier.is_left_alone())) } else { its };
+            its = if number == wanted { Some(at) } else { its };
         }
-        its.is_some_and(|(at, is_left_alone)| !is_left_alone && Some(at) == nearest)
+        its == nearest && its.is_some_and(|(is_left_alone, _)| !is_left_alone)
     }
 
     /// Whether there is a tier that an object can be written to.

@@ -77,12 +77,12 @@ impl AtDisk {
 
     /// A batch of so many bytes was read that way, or waited for, in so long.
     pub(super) fn took(&self, way: Way, bytes: u64, took: Duration) {
-        let mut ways = self.0.lock();
-        let before = match way {
+        let which = match way {
             Way::AtOnce => return,
-            Way::Some => &mut ways.took[0],
-            Way::All => &mut ways.took[1],
+            Way::Some => 0,
+            Way::All => 1,
         };
+        let before = &mut self.0.lock().took[which];
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / (bytes >> 20).max(1);
         // One that was held up by chance turns nothing over.
         *before = if took < *before { took } else { *before + (took.min(before.saturating_mul(2)) - *before) / 4 };
