@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -14,6 +15,9 @@ const ROLE: &str = "MOONCAKE_TEST_ROLE";
 
 /// Goes before what a role says, as the test harness writes to the same output.
 const ANSWER: &str = "other: ";
+
+/// For a process to become another program, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
 
 /// The other process, as the test sees it. Killed when dropped.
 pub struct ChildProcess {
@@ -87,7 +91,11 @@ impl ChildProcess {
     /// Returns once the process runs that program.
     pub fn wait_until_it_is(&self, program: &str) {
         let comm = format!("/proc/{}/comm", self.child.id());
-        while std::fs::read_to_string(&comm).unwrap().trim() != program {
+        let until = Instant::now() + SOON;
+        // Where a thread that is not the first calls `exec`, it takes the first one's place, and meanwhile the kernel
+        // may find no process (ENOENT, ESRCH) at the number.
+        while !std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == program) {
+            assert!(Instant::now() < until, "it did not become {program}");
             std::thread::yield_now();
         }
     }
