@@ -6,7 +6,7 @@ use crate::pool::{KIB, Pool, placed, plain};
 use mooncake_core::{
     Config, EndOutcome, Offload, OrdersAnswered, PinKind, Push, PutConfig, PutStarted, Refused, RemoveAll,
     RemoveOutcome, STEP_OBJECTS, SegmentNo, SharedStorage, Sight, StartOutcome, TierMount, TierMounted, TierProof,
-    TierSpec, TierState, Verdict,
+    TierSpec, TierState, Verdict, Written,
 };
 use mooncake_ids::{FileSystemUuid, Rid, SegmentUuid, SessionId, TIER_BLOCK, TierUuid};
 use mooncake_mutant::{Mutant, is_noticed_by};
@@ -208,6 +208,80 @@ fn what_waits_for_a_store_that_closes_and_stays_holds_up_nothing_and_goes_to_the
     pool.pass(20);
     let rest = pool.orders_of(other, 2);
     assert_eq!(keys_of(&rest), BTreeSet::from(["b8", "b9", "b10", "b11"]));
+    pool.check();
+}
+
+#[test]
+fn what_waits_for_a_store_that_closes_and_takes_no_orders_goes_to_the_next_tier() {
+    let (mut pool, one, _) = pool(Config::default());
+    let other = pool.session(1);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    let here = PutConfig { preferred_segments: vec!["segment-1".into()], ..plain() };
+    (0..12).for_each(|nth| _ = pool.put_with(one, &format!("k{nth}"), KIB, &here));
+    pool.pass(20);
+    let ordered = pool.orders_of(one, 1);
+    assert_eq!(ordered.len(), 8, "an eighth of a segment at a time");
+    pool.core.orders_answered(pool.now, one, tier_uuid(1), &OrdersAnswered::default(), &mut pool.fx);
+    pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
+    pool.pass(20);
+    // The last of its orders, behind which its memory has room for others.
+    let written = ordered.iter().zip(0..).map(|(order, at)| Written { rid: order.rid, address: Some(at) }).collect();
+    let last = OrdersAnswered { written, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, one, tier_uuid(1), &last, &mut pool.fx);
+    pool.pass(20);
+    assert_eq!(keys_of(&pool.orders_of(other, 2)), BTreeSet::from(["k8", "k9", "k10", "k11"]));
+    pool.check();
+}
+
+#[test]
+fn of_a_store_that_closes_what_was_read_is_written_by_what_is_left_of_its_budget_whatever_others_may_write() {
+    // 1 MiB is filled six times a day: 256 KiB may be written at once, of which a fifth is left.
+    let (mut pool, one, _) = pool(Config { tier_fills_per_day: 6.0, ..Config::default() });
+    let mut at = 0;
+    for nth in 0..40 {
+        pool.put(one, &nth.to_string(), 4 * KIB);
+        pool.pass(20);
+        at += pool.write_all(one, 1, at);
+    }
+    ["read", "unread"].into_iter().for_each(|key| _ = pool.put(one, key, 4 * KIB));
+    pool.get("read").unwrap();
+    let other = pool.session(1);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    pool.core.closes(pool.now, one, 5_000, &mut pool.fx);
+    pool.collect();
+    assert_eq!(keys_of(&pool.orders_of(one, 1)), BTreeSet::from(["read"]));
+    pool.check();
+}
+
+#[test]
+fn what_waited_for_a_tier_that_has_gone_or_was_under_order_there_is_written_by_the_next_one() {
+    let (mut pool, one, _) = pool(Config::default());
+    let other = pool.session(1);
+    pool.mount(other, 2, 64 * KIB);
+    pool.mount_tier(other, 2, true, whole([])).unwrap();
+    pool.pass(20);
+    // The disk of the other one fails, so that the first one is to write for it; then it is well again.
+    pool.core.orders_answered(pool.now, other, tier_uuid(2), &OrdersAnswered::default(), &mut pool.fx);
+    let there = PutConfig { preferred_segments: vec!["segment-2".into()], ..plain() };
+    (0..12).for_each(|nth| _ = pool.put_with(other, &format!("b{nth}"), KIB, &there));
+    pool.pass(20);
+    assert_eq!(pool.orders_of(one, 1).len(), 8, "an eighth of a segment at a time");
+    let well = OrdersAnswered { window: WINDOW, ..OrdersAnswered::default() };
+    pool.core.orders_answered(pool.now, other, tier_uuid(2), &well, &mut pool.fx);
+    pool.pass(20);
+    assert!(pool.orders_of(other, 2).is_empty());
+    pool.over(one);
+    let mut written = BTreeSet::new();
+    for at in [0, 8] {
+        pool.pass(20);
+        let ordered = pool.orders_of(other, 2);
+        written.extend(ordered.iter().map(|order| order.key.clone()));
+        let ended: Vec<_> = ordered.iter().zip(at..).map(|(order, at)| (order.rid, Some(at))).collect();
+        pool.written(other, 2, &ended);
+    }
+    assert_eq!(written, (0..12).map(|nth| format!("b{nth}")).collect());
     pool.check();
 }
 

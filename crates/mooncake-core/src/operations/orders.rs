@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::effect::{Effects, Push};
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::record::Record;
-use crate::state::object::{Mark, Place};
+use crate::state::object::Mark;
 use crate::state::objects::ObjectSlot;
 use crate::state::tier::{Closing, Order, OrderSource, Tier, WINDOW_MAX, WINDOW_MIN};
 use crate::state::tier_writes::Budget;
@@ -180,9 +180,6 @@ impl Core {
             let closing = self.tiers.get(number).and_then(|tier| tier.closing.map(|_| tier.session));
             let among = closing.map_or(Among::All, Among::Of);
             let ordered = if is_it { self.order(now, slot, among, work, fx) } else { Ordered::No };
-            if is_it && closing.is_some() {
-                self.stays_to_be_written(slot);
-            }
             // Members of a group were ordered with the first of it, and are no more than looked at.
             looked += 1;
             work.did(usize::from(looked % LOOKED_AT_AS_ONE == 0 || !matches!(ordered, Ordered::No)));
@@ -190,6 +187,9 @@ impl Core {
                 break;
             }
             self.tiers.get_mut(number).expect("it is there").fresh.pop_front();
+            if is_it && closing.is_some() && matches!(ordered, Ordered::No) {
+                self.goes_to_another(slot, number);
+            }
         }
     }
 
@@ -284,40 +284,54 @@ impl Core {
             return;
         }
         let object = self.objects.object(slot);
-        let (id, source) = (object.id(), object.places.memory().first().map(|place| place.segment));
-        let near = source.and_then(|number| self.tier_near(number, object.size));
-        if let Some(tier) = near.and_then(|number| self.tiers.get_mut(number)) {
+        let id = object.id();
+        if let Some(tier) = self.tier_of_first(slot).and_then(|number| self.tiers.get_mut(number)) {
             tier.add_fresh(slot, id);
         }
     }
 
-    /// What waited for a tier that closes, and lies on memory that stays, is written by the next one that there is.
-    fn stays_to_be_written(&mut self, slot: ObjectSlot) {
-        let mut lies_on = self.objects.object(slot).places.memory().iter();
-        let stays = |place: &Place| self.segments.get(place.segment).is_some_and(|segment| segment.leaves.is_none());
-        if lies_on.all(stays) {
+    /// What waited for a tier that closes is written by another one, if that is nearer by now: to memory that stays, or
+    /// because nothing is written to this one.
+    fn goes_to_another(&mut self, slot: ObjectSlot, number: SegmentNo) {
+        let object = self.objects.object(slot);
+        let is_written = object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot);
+        if !is_written && self.tier_of_first(slot) != Some(number) {
             self.is_to_be_written(slot);
         }
     }
 
+    /// The tier for the first replica in memory.
+    fn tier_of_first(&self, slot: ObjectSlot) -> Option<SegmentNo> {
+        let object = self.objects.object(slot);
+        object.places.memory().first().and_then(|place| self.tier_near(place.segment, object.size, Among::All))
+    }
+
     /// The tier for what lies on a segment: of its session, of which the one with the largest part of its window free;
     /// else of its host.
-    fn tier_near(&self, number: SegmentNo, size: u64) -> Option<SegmentNo> {
+    fn tier_near(&self, number: SegmentNo, size: u64, among: Among) -> Option<SegmentNo> {
         // A disk that is twice as fast has twice as much under order.
         let ordered = |tier: &Tier| (u128::from(tier.ordered_bytes) << 32) / u128::from(tier.window.max(1));
-        let near = self.tiers_near(number, size);
+        let near = self.tiers_near(number, size, among);
         near.min_by_key(|(at, _, tier)| (*at, ordered(tier))).map(|(_, number, _)| number)
     }
 
     /// Tiers that suit what lies on a segment, each with how far it is from it, whether it is left alone and whether it
     /// is another session's: the nearest ones are for it.
-    fn tiers_near(&self, number: SegmentNo, size: u64) -> impl Iterator<Item = ((bool, bool), SegmentNo, &Tier)> {
+    fn tiers_near(
+        &self,
+        number: SegmentNo,
+        size: u64,
+        among: Among,
+    ) -> impl Iterator<Item = ((bool, bool), SegmentNo, &Tier)> {
         self.segments.get(number).into_iter().flat_map(move |segment| {
             self.tiers.near(segment.session, segment.host).filter_map(move |number| {
                 let tier = self.tiers.get(number).filter(|tier| tier.suits(size))?;
                 // A store that closes takes its tier along, and has no time for what stays.
                 let is_away = tier.closing.is_some() && segment.leaves.is_none();
-                (!is_away).then_some(((tier.is_left_alone(), tier.session != segment.session), number, tier))
+                // Its budget says what of that is written: it has no other day.
+                let is_its_last = tier.closing.is_some() && matches!(among, Among::Of(owner) if owner == tier.session);
+                let is_left_alone = if is_its_last { tier.takes_nothing() } else { tier.is_left_alone() };
+                (!is_away).then_some(((is_left_alone, tier.session != segment.session), number, tier))
             })
         })
     }
@@ -325,7 +339,7 @@ impl Core {
     /// Whether a tier is one of those for what lies on a segment.
     fn is_for(&self, wanted: SegmentNo, number: SegmentNo, size: u64) -> bool {
         let (mut nearest, mut its) = (None, None);
-        for (at, number, _) in self.tiers_near(number, size) {
+        for (at, number, _) in self.tiers_near(number, size, Among::Only(wanted)) {
             nearest = Some(nearest.map_or(at, |nearest| at.min(nearest)));
             its = if number == wanted { Some(at) } else { its };
         }
@@ -335,7 +349,8 @@ impl Core {
     /// Whether there is a tier that an object can be written to.
     pub(crate) fn may_be_written(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
-        let mut near = object.places.memory().iter().flat_map(|place| self.tiers_near(place.segment, object.size));
+        let mut near =
+            object.places.memory().iter().flat_map(|place| self.tiers_near(place.segment, object.size, Among::All));
         near.any(|(.., tier)| !tier.is_left_alone())
     }
 
@@ -380,7 +395,7 @@ impl Core {
         let near = live.filter_map(|place| {
             let number = match among {
                 Among::Only(only) => self.is_for(only, place.segment, size).then_some(only)?,
-                Among::All | Among::Of(_) => self.tier_near(place.segment, size)?,
+                Among::All | Among::Of(_) => self.tier_near(place.segment, size, among)?,
             };
             let owner = self.tiers.get(number)?.session;
             let is_one = !matches!(among, Among::Of(session) if session != owner);

@@ -257,7 +257,12 @@ impl Tier {
 
     /// Nothing is written there now: what is to be is not waited for, and holds up no other tier.
     pub fn is_left_alone(&self) -> bool {
-        self.window == 0 || self.is_over_budget || self.is_full()
+        self.is_over_budget || self.takes_nothing()
+    }
+
+    /// Its owner takes no orders, or it has as many records as it may.
+    pub fn takes_nothing(&self) -> bool {
+        self.window == 0 || self.is_full()
     }
 
     /// Bytes a day of a budget of so many fills; 0 is none.
@@ -532,6 +537,7 @@ impl Tiers {
     pub fn set_mounted(&mut self, number: SegmentNo, mounted: Mounted) -> Vec<(ObjectSlot, Rid)> {
         let Some(tier) = self.table.get_mut(&number) else { return Vec::new() };
         self.cold_rests_until = Time(0);
+        let was_live = tier.is_live();
         tier.mounted = mounted;
         tier.asked = None;
         // Whoever writes there is told anew.
@@ -558,6 +564,9 @@ impl Tiers {
         tier.given_up.clear();
         tier.judged.clear();
         tier.told.clear();
+        if was_live {
+            self.search_again_near(session, host);
+        }
         let is_its = |order: &Order| {
             let is_from = order.source == OrderSource::File(number) && !mutant!(MovesOutliveTheirTier);
             order.tier == number || is_from
@@ -572,6 +581,17 @@ impl Tiers {
         }
         let ended = ended.into_iter().filter_map(|rid| self.remove_order(rid));
         ended.map(|order| (order.slot, order.object_id)).collect()
+    }
+
+    /// What waited for a tier that has gone, or was under order there, is found by those that are near to it.
+    fn search_again_near(&mut self, session: SessionId, host: Option<u32>) {
+        let near: Vec<SegmentNo> = self.near(session, host).collect();
+        for number in near {
+            let tier = self.table.get_mut(&number).expect("it is Live");
+            if !tier.is_adopted && tier.closing.is_none() {
+                tier.search = Some(0);
+            }
+        }
     }
 
     /// What was under order to another place was left in files of which nothing else is kept: without these orders that

@@ -37,7 +37,7 @@ struct Ways {
 /// How one batch is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It is small: that tells nothing.
+    /// It is small, or both ways are one: that tells nothing.
     AtOnce,
     Some,
     All,
@@ -60,9 +60,9 @@ impl Default for Ways {
 }
 
 impl AtDisk {
-    /// For the next batch, of so many bytes.
-    pub(super) fn way(&self, bytes: u64) -> Way {
-        if bytes <= SOME_BYTES {
+    /// For the next batch, of so many bytes, of a reader that has no more than `most` of them at the disk.
+    pub(super) fn way(&self, bytes: u64, most: u64) -> Way {
+        if bytes <= SOME_BYTES || Way::Some.bytes(bytes) >= most {
             return Way::AtOnce;
         }
         let mut ways = self.0.lock();
@@ -75,8 +75,8 @@ impl AtDisk {
         if (ways.took[0] < ways.took[1]) != is_other { Way::Some } else { Way::All }
     }
 
-    /// A batch of so many bytes was read that way, or waited for, in so long.
-    pub(super) fn took(&self, way: Way, bytes: u64, took: Duration) {
+    /// A batch of so many bytes was read that way in so long; or that long was waited for it, if it is late.
+    pub(super) fn took(&self, way: Way, bytes: u64, took: Duration, is_late: bool) {
         let which = match way {
             Way::AtOnce => return,
             Way::Some => 0,
@@ -84,6 +84,8 @@ impl AtDisk {
         };
         let before = &mut self.0.lock().took[which];
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX) / (bytes >> 20).max(1);
+        // How long the caller waited for what is late says nothing of how fast the way is, only that it is no faster.
+        let took = if is_late { took.max(*before) } else { took };
         // One that was held up by chance turns nothing over.
         *before = if took < *before { took } else { *before + (took.min(before.saturating_mul(2)) - *before) / 4 };
     }
@@ -98,8 +100,8 @@ mod tests {
     /// How many of so many batches are read with some at a time, of a disk on which the two ways take so long.
     fn with_some(at_disk: &AtDisk, batches: u32, some_ms: u64, all_ms: u64) -> u32 {
         let ways = (0..batches).map(|_| {
-            let way = at_disk.way(BATCH);
-            at_disk.took(way, BATCH, Duration::from_millis(if way == Way::Some { some_ms } else { all_ms }));
+            let way = at_disk.way(BATCH, BATCH);
+            at_disk.took(way, BATCH, Duration::from_millis(if way == Way::Some { some_ms } else { all_ms }), false);
             u32::from(way == Way::Some)
         });
         ways.sum()
@@ -118,12 +120,12 @@ mod tests {
     fn a_batch_that_was_held_up_by_chance_turns_nothing_over() {
         let at_disk = AtDisk::default();
         with_some(&at_disk, 64, 15, 28);
-        at_disk.took(Way::Some, BATCH, Duration::from_secs(50));
+        at_disk.took(Way::Some, BATCH, Duration::from_secs(50), false);
         assert!(with_some(&at_disk, 31, 15, 28) >= 30);
         // Nor does the first one, which finds nothing ready.
         let at_disk = AtDisk::default();
-        assert_eq!(at_disk.way(BATCH), Way::All);
-        at_disk.took(Way::All, BATCH, Duration::from_millis(500));
+        assert_eq!(at_disk.way(BATCH, BATCH), Way::All);
+        at_disk.took(Way::All, BATCH, Duration::from_millis(500), false);
         assert!(with_some(&at_disk, 31, 15, 28) >= 28);
     }
 
@@ -132,15 +134,17 @@ mod tests {
         let at_disk = AtDisk::default();
         let mut met = std::collections::BTreeSet::new();
         for nth in 0..200 {
-            let (way, is_dear) = (at_disk.way(BATCH), nth % 2 == 0);
-            met.insert((way == Way::Some, is_dear));
+            let (way, is_dear) = (at_disk.way(BATCH, BATCH), nth % 2 == 0);
+            if nth >= FIRST.len() {
+                met.insert((way == Way::Some, is_dear));
+            }
             let ms = match (way, is_dear) {
                 (Way::Some, false) => 10,
                 (Way::Some, true) => 30,
                 (_, false) => 7,
                 (_, true) => 20,
             };
-            at_disk.took(way, BATCH, Duration::from_millis(ms));
+            at_disk.took(way, BATCH, Duration::from_millis(ms), false);
         }
         assert_eq!(met.len(), 4);
         assert!(with_some(&at_disk, 310, 10, 7) < 30, "what is faster with both is taken");
@@ -149,18 +153,31 @@ mod tests {
     #[test]
     fn a_way_in_which_no_batch_has_come_in_time_is_not_taken() {
         let at_disk = AtDisk::default();
-        let some = with_some(&at_disk, 310, 60_000, 40);
-        assert!(some < 15, "{some}");
+        for _ in 0..310 {
+            let way = at_disk.way(BATCH, BATCH);
+            at_disk.took(way, BATCH, Duration::from_millis(40), way == Way::Some);
+        }
+        let some = with_some(&at_disk, 31, 60, 40);
+        assert!(some < 3, "{some}");
     }
 
     #[test]
-    fn what_is_small_goes_to_the_disk_at_once_and_tells_nothing() {
+    fn a_batch_that_its_caller_gave_up_at_once_does_not_make_a_way_fast() {
         let at_disk = AtDisk::default();
-        assert_eq!(at_disk.way(SOME_BYTES), Way::AtOnce);
-        at_disk.took(Way::AtOnce, SOME_BYTES, Duration::from_secs(1));
+        with_some(&at_disk, 310, 15, 28);
+        at_disk.took(Way::All, BATCH, Duration::from_micros(1), true);
+        assert!(with_some(&at_disk, 31, 15, 28) >= 29);
+    }
+
+    #[test]
+    fn what_is_small_or_is_never_there_whole_goes_to_the_disk_at_once_and_tells_nothing() {
+        let at_disk = AtDisk::default();
+        assert_eq!(at_disk.way(SOME_BYTES, BATCH), Way::AtOnce);
+        assert_eq!(at_disk.way(BATCH, BATCH / 4), Way::AtOnce, "both ways are one");
+        at_disk.took(Way::AtOnce, SOME_BYTES, Duration::from_secs(1), false);
         let ways = at_disk.0.lock();
         assert_eq!((ways.took, ways.batches), ([u64::MAX; 2], 0));
         drop(ways);
-        assert_eq!(at_disk.way(SOME_BYTES).bytes(SOME_BYTES), u64::MAX);
+        assert_eq!(at_disk.way(SOME_BYTES, BATCH).bytes(SOME_BYTES), u64::MAX);
     }
 }

@@ -214,7 +214,7 @@ impl<M: Files> Reader<M> {
         // Reads of earlier calls that were too late: their slots are free now.
         while self.next_end(Duration::ZERO).is_some() {}
         let bytes = wants.iter().fold(0_u64, |bytes, want| bytes.saturating_add(want.len));
-        let way = self.at_disk.way(bytes);
+        let way = self.at_disk.way(bytes, self.slots.count().min(DEPTH) as u64 * SLOT_BYTES as u64);
         let chunks = if bytes <= FEW_BYTES { CHUNKS_OF_FEW } else { CHUNKS_MAX };
         let mut all: Vec<Progress> = wants.iter().map(|want| Progress::new(want, chunks)).collect();
         let mut to_read = runs(&all, wants);
@@ -248,9 +248,10 @@ impl<M: Files> Reader<M> {
                 self.ended(ended, &mut all, wants, &mut to_read);
             }
         }
-        // What is not there says nothing of how fast bytes come; what was waited for in vain does.
+        // What is not there says nothing of how fast bytes come.
         if all.iter().all(|progress| matches!(progress.result, Some(Ok(()) | Err(Miss::Late)))) {
-            self.at_disk.took(way, bytes, began.elapsed());
+            let is_late = all.iter().any(|progress| progress.result == Some(Err(Miss::Late)));
+            self.at_disk.took(way, bytes, began.elapsed(), is_late);
         }
         let mut results = Vec::with_capacity(all.len());
         for (progress, want) in all.iter().zip(&*wants) {

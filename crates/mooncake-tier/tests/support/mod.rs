@@ -14,6 +14,7 @@ use mooncake_tier::address::{Address, FileNumber, Geometry};
 use mooncake_tier::appender::{Appender, Event, Order, Value};
 use mooncake_tier::io_counts::{CountedReads, ReadFor};
 use mooncake_tier::medium::Medium;
+use mooncake_tier::reader::at_disk::AtDisk;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::Superblock;
@@ -158,6 +159,8 @@ pub fn read<M: Medium>(reader: &mut Reader<M>, written: &Written, from: u64, len
         given += bytes.len() as u64;
         crc32c(bytes)
     };
+    // What it learns of the disk is of the clock's time, and no function of a seed.
+    reader.knows(AtDisk::default());
     let mut wants = [Want { place: written.place(), from, len, crc: None, sink: &mut sink }];
     let [result] = reader.read(&mut wants, || Duration::from_secs(10))[..] else { panic!("one want, one result") };
     result?;
