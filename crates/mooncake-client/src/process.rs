@@ -1,7 +1,7 @@
 //! Processes as messages name them.
 
-use mooncake_os::ProcessIdentity;
-use mooncake_wire::message::ProcessIdentity as WireProcess;
+use mooncake_os::{AboutProcess, ProcessIdentity};
+use mooncake_wire::message::{ClientInfo, ProcessIdentity as WireProcess};
 
 /// A process that a message names; `None` where it names none.
 pub(crate) fn process(process: WireProcess) -> Option<ProcessIdentity> {
@@ -22,4 +22,10 @@ pub(crate) fn wire_process(process: &ProcessIdentity) -> WireProcess {
         pid_namespace: process.pid_namespace,
         mark: 0,
     }
+}
+
+/// What people are told of this process, as messages say it.
+pub(crate) fn client_info(about: AboutProcess) -> ClientInfo {
+    let AboutProcess { host, user, pod, program } = about;
+    ClientInfo { host, user, pod, program }
 }

@@ -86,6 +86,7 @@ pub use epoch::Epoch;
 pub use eviction::EvictionPolicy;
 pub use eviction::lru::Lru;
 pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
+pub use operations::clients::ClientView;
 pub use operations::listed_views::ListedViews;
 pub use operations::lookup::{Absent, FoundRef};
 pub use operations::orders::{OrdersAnswered, Written};

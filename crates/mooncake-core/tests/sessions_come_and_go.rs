@@ -1,11 +1,12 @@
 //! Live, Hidden and Gone; away and over; what a restart keeps.
 
 use mooncake_core::{
-    Absent, EndOutcome, Extent, ListedViews, Push, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState, StartOutcome,
+    Absent, EndOutcome, Extent, ListedViews, Push, PutStarted, Refused, RemoveOutcome, STEP_OBJECTS, SegmentState,
+    StartOutcome,
 };
 use mooncake_ids::SessionId;
 
-use crate::pool::{self, KIB, Pool, is_full, secret, uuid};
+use crate::pool::{self, KIB, Pool, is_full, plain, secret, uuid};
 
 #[test]
 fn objects_of_an_absent_owner_are_hidden_not_forgotten() {
@@ -655,4 +656,30 @@ fn a_session_with_many_segments_closes_in_steps_and_takes_part_in_nothing_meanwh
     assert_eq!((pool.core.stats().counters.segments_gone, pool.core.stats().sessions), (100, 1));
     assert!(pool.core.close_session(pool.now, owner, &mut pool.fx), "it is over");
     pool.check();
+}
+
+#[test]
+fn each_client_is_told_with_what_it_lends_and_holds() {
+    let mut pool = Pool::new();
+    let (owner, reader) = (pool.session(1), pool.session(2));
+    pool.mount(owner, 1, 64 * KIB);
+    pool.mount(owner, 2, 64 * KIB);
+    pool.put(owner, "k", 3 * KIB);
+    let PutStarted::Now(_) = pool.start(reader, &[("unfinished", 2 * KIB)], &plain(), false) else { panic!("room") };
+    (0..2).for_each(|_| _ = pool.pin(reader, "k").unwrap());
+    let told: Vec<_> = pool.core.clients_from(pool.now, SessionId(0)).collect();
+    let figures = told.iter().map(|client| {
+        let of_its_own = [client.lent, client.used, client.pinned];
+        (client.session, client.segments, of_its_own, client.views, client.viewed, client.unfinished)
+    });
+    assert_eq!(
+        figures.collect::<Vec<_>>(),
+        [(owner, 2, [128 * KIB, 5 * KIB, 3 * KIB], 0, 0, 0), (reader, 0, [0; 3], 2, 3 * KIB, 2 * KIB),]
+    );
+    assert!(told.iter().all(|client| client.away_us.is_none() && !client.is_bereft));
+    pool.close(reader);
+    pool.pass(1_000);
+    let told: Vec<_> = pool.core.clients_from(pool.now, SessionId(0)).map(|client| client.session).collect();
+    assert_eq!(told, [owner]);
+    assert_eq!(pool.core.clients_from(pool.now, SessionId(owner.0 + 1)).count(), 0);
 }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod call_loops;
+mod clients;
 mod committer;
 mod connections;
 mod control;

@@ -29,7 +29,7 @@ use crate::replaying::Replaying;
 use crate::settings::{Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
-use crate::{control, http, random, reading};
+use crate::{clients, control, http, random, reading};
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -130,6 +130,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
     tasks.push(tokio::spawn(report(shared.clone(), reporting)));
+    tasks.push(tokio::spawn(sample_clients(shared.clone())));
     let log = shared.clone();
     tasks.push(tokio::spawn(lost_log::watch(move || log.log.is_lost(), || tracing::error!("{}", lost_log::REMINDER))));
     if let Some(metadata) = &metadata {
@@ -240,6 +241,13 @@ impl ProcessDriver for Shared {
 
     fn tell_gone(&self, session: SessionId) {
         tracing::info!(session = session.0, "client process ended while the master was away");
+    }
+}
+
+async fn sample_clients(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(clients::SAMPLE_EVERY).await;
+        shared.clients.sample(Instant::now());
     }
 }
 

@@ -4,6 +4,7 @@
 //! Nothing here knows a protocol, a socket's peer or the memory of a segment. With `mooncake-memory` it is the one
 //! crate of the tree (besides the FFI edges) with `unsafe` in it.
 
+mod about;
 mod blocking_pool;
 mod deadline;
 mod descriptor_limit;
@@ -21,6 +22,7 @@ mod sigpipe;
 pub mod thread;
 mod waker;
 
+pub use about::AboutProcess;
 pub use blocking_pool::{BlockingError, BlockingPool};
 pub use deadline::{Deadline, WaitError};
 pub use descriptor_limit::{

@@ -81,7 +81,9 @@ fn segment() -> Segment {
 
 fn hello(role: hello::Role) -> Hello {
     let (features, software, token) = (FEATURES, "software".into(), Bytes::from_static(b"token"));
-    Hello { version_min: 1, version_max: 2, features, software, token, highest: position(), role: Some(role) }
+    let client = ClientInfo { host: "host".into(), user: "user".into(), pod: "pod".into(), program: "program".into() };
+    let (highest, client) = (position(), Some(client));
+    Hello { version_min: 1, version_max: 2, features, software, token, highest, role: Some(role), client }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod clear;
 pub(crate) mod clearing;
+pub(crate) mod clients;
 pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod epochs;

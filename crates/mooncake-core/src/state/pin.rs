@@ -172,6 +172,12 @@ impl Pins {
         self.holders.iter().map(|(session, bytes)| (*session, *bytes)).inspect(|_| self.touched.add(1))
     }
 
+    /// Bytes that a session's views hold.
+    pub fn held_by(&self, session: SessionId) -> u64 {
+        self.touched.add(1);
+        self.holders.get(&session).copied().unwrap_or(0)
+    }
+
     /// How much of a segment is under views, in extents.
     pub fn len_on(&self, segment: SegmentNo) -> usize {
         self.on.get(&segment).map_or(0, |on_it| on_it.len() as usize)

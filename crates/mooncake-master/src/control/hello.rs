@@ -1,6 +1,7 @@
 //! A connection's first frame: read, admitted, answered.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use mooncake_ids::SessionId;
 use mooncake_wire::message::hello::Role as Asks;
@@ -8,6 +9,7 @@ use mooncake_wire::message::{Hello, HelloReply, Refusal};
 use mooncake_wire::{CONTROL_PREFACE, HELLO_FRAME_BYTES_MAX, encode_frame};
 use prost::Message;
 
+use crate::clients::About;
 use crate::control::anchor::Registered;
 use crate::control::connection::{Connection, Stream, WhyClosed};
 use crate::log::LogClosed;
@@ -41,8 +43,9 @@ pub fn asks_for_anchor(hello: &Hello) -> bool {
 
 /// Answers a hello: the framed reply, and what the connection is.
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role), LogClosed> {
+    let about = About::of(&hello);
     let (reply, role) = match ReadHello::read(hello, crate::random::number(), shared.routes.anchors()) {
-        Ok(hello) => admit(shared, hello, via).await?,
+        Ok(hello) => admit(shared, hello, about, via).await?,
         Err(refusal) => refuse(shared, refusal),
     };
     let mut out = Vec::new();
@@ -50,7 +53,12 @@ pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec
     Ok((out, role))
 }
 
-async fn admit(shared: &Arc<Shared>, mut hello: ReadHello, via: Via) -> Result<(HelloReply, Role), LogClosed> {
+async fn admit(
+    shared: &Arc<Shared>,
+    mut hello: ReadHello,
+    about: About,
+    via: Via,
+) -> Result<(HelloReply, Role), LogClosed> {
     while hello.look_for_views(&**shared) {
         let ((), commit) = shared.apply_aside(|core, now, effects| hello.note_views(core, now, effects))?;
         if let Some(mut commit) = commit {
@@ -90,6 +98,9 @@ async fn admit(shared: &Arc<Shared>, mut hello: ReadHello, via: Via) -> Result<(
         Ok(admitted) => admitted,
         Err(refusal) => return Ok(refuse(shared, refusal)),
     };
+    if !matches!(admitted.kind, Kind::Attached) {
+        shared.clients.says(admitted.session, about, Instant::now());
+    }
     let watched = match &admitted.kind {
         Kind::Opened { process, .. } | Kind::Resumed { process, .. } => {
             shared.processes.watch(admitted.session, process, via)

@@ -1,5 +1,6 @@
 //! The admin and metrics server: paths and shapes of Mooncake.
 
+mod clients;
 pub(crate) mod query;
 mod tiers;
 
@@ -41,6 +42,7 @@ GET  /batch_query_keys?keys=KEY,KEY    the same of several, percent-encoded; pro
 GET  /get_all_segments       names of segments, one a line
 GET  /get_segments_detail    segments with their figures
 GET  /get_tiers_detail       tiers with their figures
+GET  /get_clients            clients: who they are, what they lend, hold and ask for
 GET  /query_segment?segment=NAME       how full the segments of a name are
 GET  /role, /ha_status, /leader        as Mooncake's master answers them
 POST /api/v1/remove_all      removes every object; ?force=true: protected ones too
@@ -95,6 +97,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/get_all_segments", get(all_segments))
         .route("/get_segments_detail", get(segments_detail))
         .route("/get_tiers_detail", get(tiers::details))
+        .route("/get_clients", get(clients::list))
         .route("/api/v1/forget_tier", post(tiers::forget))
         .route("/api/v1/remove_all", post(remove_everything))
         .route("/api/v1/start_log", post(start_log))

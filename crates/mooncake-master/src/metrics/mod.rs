@@ -14,7 +14,7 @@ use mooncake_metrics::{Distribution, Histogram, Unit};
 use mooncake_wire::RequestKind;
 use mooncake_wire::message::Refusal;
 
-pub use page::{Reading, TierReading, reference_page};
+pub use page::{CLIENTS_TOLD, ClientFigures, Reading, TierReading, reference_page};
 
 /// Kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,6 +16,8 @@ pub fn reference_page() -> String {
         tier_order_age_us: 0,
         segments: Vec::new(),
         tiers: Vec::new(),
+        clients: Vec::new(),
+        clients_untold: 0,
         shell: Metrics::default().read(),
         log: LogReading::default(),
         epoch: 0,
@@ -49,6 +51,10 @@ pub struct Reading {
     pub segments: Vec<(String, u64, u64)>,
     /// Tiers that are not forgotten.
     pub tiers: Vec<TierReading>,
+    /// Clients that have figures of their own, each of another name: no more than [`CLIENTS_TOLD`].
+    pub clients: Vec<ClientFigures>,
+    /// The others.
+    pub clients_untold: u64,
     /// What the shell counts.
     pub shell: ShellReading,
     /// What the log counts.
@@ -63,6 +69,30 @@ pub struct Reading {
     pub displaced: u64,
     /// Faults of peers.
     pub peer_faults: u64,
+}
+
+/// Clients with figures of their own, which a scrape has for each: those that have been here for longest.
+pub const CLIENTS_TOLD: usize = 128;
+
+/// One client.
+#[derive(Debug, Clone, Default)]
+pub struct ClientFigures {
+    /// "host:port".
+    pub name: String,
+    /// Bytes that it lends.
+    pub lent: u64,
+    /// Bytes under its views.
+    pub viewed: u64,
+    /// Bytes in its unfinished puts.
+    pub unfinished: u64,
+    /// Objects that it looked up.
+    pub gets: u64,
+    /// Bytes of those that there were.
+    pub got_bytes: u64,
+    /// Objects that it stored.
+    pub puts: u64,
+    /// Bytes that it got room for.
+    pub put_bytes: u64,
 }
 
 /// One tier.
@@ -577,6 +607,33 @@ impl Reading {
             "clients that were away for too long",
             s.counters.sessions_expired,
         );
+        self.tell_each_client(out);
+    }
+
+    fn tell_each_client(&self, out: &mut Page) {
+        type Figure = fn(&ClientFigures) -> u64;
+        let figures: [(Kind, &str, &str, Figure); 7] = [
+            (Kind::Gauge, "mooncake_client_lent_bytes", "bytes that a client lends to the pool", |it| it.lent),
+            (Kind::Gauge, "mooncake_client_viewed_bytes", "bytes that a client's views keep in memory", |it| it.viewed),
+            (Kind::Gauge, "mooncake_client_unfinished_bytes", "bytes in a client's unfinished puts", |it| {
+                it.unfinished
+            }),
+            (Kind::Counter, "mooncake_client_gets_total", "objects that a client looked up", |it| it.gets),
+            (Kind::Counter, "mooncake_client_got_bytes_total", "bytes of the objects that a client found", |it| {
+                it.got_bytes
+            }),
+            (Kind::Counter, "mooncake_client_puts_total", "objects that a client stored", |it| it.puts),
+            (Kind::Counter, "mooncake_client_put_bytes_total", "bytes that a client got room for", |it| it.put_bytes),
+        ];
+        for (kind, name, help, figure) in figures {
+            let values = self.clients.iter().map(|client| (client.name.as_str(), figure(client)));
+            out.labelled(kind, name, "client", help, values);
+        }
+        out.gauge(
+            "mooncake_clients_untold",
+            "clients without figures of their own: 128 have some, /get_clients has all",
+            self.clients_untold,
+        );
     }
 
     fn tell_log(&self, out: &mut Page) {
@@ -668,6 +725,8 @@ mod tests {
                 fills_per_day: 1.25,
                 ..Default::default()
             }],
+            clients: vec![ClientFigures { name: "a:1".to_owned(), lent: 8, gets: 5, ..Default::default() }],
+            clients_untold: 3,
             shell: Metrics::default().read(),
             log: LogReading::default(),
             epoch: 2,
@@ -690,6 +749,9 @@ mod tests {
             "mooncake_tier_state{tier=\"a:1/07\"} 2",
             "mooncake_tier_fills_per_day{tier=\"a:1/07\"} 1.25",
             "mooncake_tier_order_age_seconds 2.5",
+            "mooncake_client_lent_bytes{client=\"a:1\"} 8",
+            "mooncake_client_gets_total{client=\"a:1\"} 5",
+            "mooncake_clients_untold 3",
             "mooncake_request_duration_seconds_bucket{op=\"exists\",le=\"0.000001\"} 0",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");

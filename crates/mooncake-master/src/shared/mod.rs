@@ -11,6 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::call_loops::Loops;
+use crate::clients::Clients;
 use crate::committer::{Commit, Commits, Committer};
 use crate::connections::Connections;
 use crate::log::{Living, Log, LogClosed};
@@ -42,6 +43,8 @@ pub struct Shared {
     pub routes: Routes,
     /// Counters of the shell.
     pub metrics: Metrics,
+    /// What clients said of themselves, and ask for.
+    pub clients: Clients,
     /// What the last periodic summary line was told from.
     pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
@@ -120,6 +123,7 @@ impl Shared {
         // Epochs without a log end with this master, and their budget comes back faster.
         let claims = if log.stats().enabled { EpochClaims::new } else { EpochClaims::without_log };
         Shared {
+            clients: Clients::default(),
             summarized: Mutex::new(Previous::start(&metrics)),
             state: Mutex::new(State { core, effects: Effects::default() }),
             log,

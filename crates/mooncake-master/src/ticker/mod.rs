@@ -114,7 +114,10 @@ impl TickDriver for Shared {
 
     fn sweep(&self) {
         // The core is asked behind their locks: newcomers wait for those, and there may be thousands of sessions.
-        let sessions: Vec<SessionId> = self.connections.sessions().union(&self.processes.sessions()).copied().collect();
+        let mut sessions: BTreeSet<SessionId> = self.clients.sessions();
+        sessions.extend(self.connections.sessions());
+        sessions.extend(self.processes.sessions());
+        let sessions: Vec<SessionId> = sessions.into_iter().collect();
         let mut over: BTreeSet<SessionId> = BTreeSet::new();
         for sessions in sessions.chunks(STEP_OBJECTS) {
             self.read(|core, _| {
@@ -123,6 +126,7 @@ impl TickDriver for Shared {
         }
         self.connections.end_where(|session| over.contains(&session));
         self.processes.forget(|session| over.contains(&session));
+        self.clients.forget(|session| over.contains(&session));
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use mooncake_net::{PollHistory, busy_poll_behind, connect, connect_abstract_until, has_hung_up};
-use mooncake_os::{Deadline, Guarded, peer_credentials};
+use mooncake_os::{AboutProcess, Deadline, Guarded, peer_credentials};
 use mooncake_wire::message::request::Body;
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, hello};
 use mooncake_wire::{
@@ -20,6 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::connection_error::{ConnectionError, WrongPort};
 use crate::discovery::storage_node::NodeInfo;
+use crate::process::client_info;
 
 /// Bytes of a request, most of them keys, for which the master of a slow host takes a microsecond: it looks a thousand
 /// short keys up in 60 to 120.
@@ -94,6 +95,7 @@ impl Connection {
     ) -> Result<(Self, HelloReply), ConnectionError> {
         let mut connection = Self::dial(address, deadline)?;
         connection.output.extend_from_slice(&CONTROL_PREFACE);
+        let is_anchor = !matches!(role, hello::Role::Attach(_));
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
@@ -102,6 +104,7 @@ impl Connection {
             token: Default::default(),
             highest: Some(highest),
             role: Some(role),
+            client: is_anchor.then(|| client_info(AboutProcess::this())),
         };
         encode_frame(&hello, &mut connection.output);
         connection.flush(deadline)?;

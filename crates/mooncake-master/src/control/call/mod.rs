@@ -9,6 +9,7 @@ use mooncake_wire::message::{self, Reply, Request, reply};
 use mooncake_wire::{RequestKind, encode_frame};
 use prost::Message;
 
+use crate::clients::Client;
 use crate::connections::Idle;
 use crate::control::connection::{Connection, Stream, WhyClosed};
 use crate::log::LogClosed;
@@ -37,6 +38,7 @@ pub async fn serve<S: Stream>(
     connection: &mut Connection<S>,
 ) -> Result<(), WhyClosed> {
     let mut out = Vec::new();
+    let client = shared.clients.of(session, Instant::now());
     loop {
         let frame = connection.next_frame().await?;
         idle.ends();
@@ -45,6 +47,7 @@ pub async fn serve<S: Stream>(
         let call = Call {
             shared,
             session,
+            client: &client,
             origin: Origin { session, sequence: request.sequence, answered_below: request.answered_below },
         };
         let (id, began) = (request.id, Instant::now());
@@ -93,6 +96,7 @@ fn bytes_to_copy(told: &reply::Body) -> u64 {
 struct Call<'a> {
     shared: &'a Arc<Shared>,
     session: SessionId,
+    client: &'a Client,
     origin: Origin,
 }
 
@@ -203,6 +207,7 @@ impl Call<'_> {
         for (outcome, size) in outcomes.iter().zip(sizes) {
             if let StartOutcome::Placed(placed) = outcome {
                 self.shared.metrics.placed(*size, placed.len() < replicas);
+                self.client.placed(*size);
             }
         }
         Ok(CountedReply::put_start(&outcomes))
@@ -228,6 +233,7 @@ impl Call<'_> {
                 reply::Body::Remove(_) if op == Op::Remove => metrics.count_items(op, tally.items, tally.failed),
                 _ => metrics.count(op, tally.items, tally.failed),
             }
+            self.client.count(op, tally.items, tally.failed, tally.hit_bytes);
             metrics.hit_bytes(tally.hit_bytes);
             metrics.existing(tally.items, tally.existing);
         }
