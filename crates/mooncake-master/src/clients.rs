@@ -16,7 +16,7 @@ use crate::metrics::Op;
 /// Time between two samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 
-/// Samples that are kept: rates are of the ten seconds behind the oldest one.
+/// Samples that are kept: rates are of the time since the oldest one, 10 to 12 s.
 const SAMPLES: usize = 6;
 
 /// Longest text that a client may say of itself, bytes: the rest is left out.
@@ -42,26 +42,27 @@ pub struct About {
 impl About {
     /// What a hello says.
     pub fn of(hello: &Hello) -> About {
-        let ClientInfo { host, user, pod, program } = hello.client.clone().unwrap_or_default();
+        let said = hello.client.as_ref();
+        let name = |of: fn(&ClientInfo) -> &String| said.map(|said| short(of(said))).unwrap_or_default();
         let process = match &hello.role {
             Some(Role::Open(open)) => open.process.as_ref(),
             Some(Role::Resume(resume)) => resume.process.as_ref(),
             Some(Role::Attach(_)) | None => None,
         };
         About {
-            host: short(host),
-            user: short(user),
-            pod: short(pod),
-            program: short(program),
-            software: short(hello.software.clone()),
+            host: name(|said| &said.host),
+            user: name(|said| &said.user),
+            pod: name(|said| &said.pod),
+            program: name(|said| &said.program),
+            software: short(&hello.software),
             pid: process.map_or(0, |process| process.pid),
         }
     }
 }
 
-fn short(mut name: String) -> String {
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
-    name
+/// A copy that takes no more memory than it may, however long what was said is.
+fn short(name: &str) -> String {
+    name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned()
 }
 
 /// What one client has asked for.
@@ -152,7 +153,7 @@ impl Client {
     pub fn rates(&self, now: Instant) -> Rates {
         let samples = self.samples.lock();
         let Some((at, then)) = samples.front() else { return Rates::default() };
-        // Of less than half a sample's time nothing can be said.
+        // What is counted in less is taken as that of a second: one call is no rate of thousands.
         let seconds = now.saturating_duration_since(*at).max(SAMPLE_EVERY / 2).as_secs_f64();
         let (usage, then) = (self.usage(), *then);
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
@@ -252,6 +253,18 @@ mod tests {
         client.placed(9);
         let usage = client.usage();
         assert_eq!(usage, Usage { gets: 5, hits: 1, got_bytes: 7, puts: 3, put_bytes: 9, exists: 0 });
+    }
+
+    #[test]
+    fn however_much_a_client_says_of_itself_little_is_kept() {
+        let long = "\u{4e2d}".repeat(100_000);
+        let said = ClientInfo { host: long.clone(), user: long.clone(), pod: "p".to_owned(), program: long.clone() };
+        let about = About::of(&Hello { client: Some(said), software: long, ..Hello::default() });
+        for name in [&about.host, &about.user, &about.program, &about.software] {
+            assert_eq!(name, &"\u{4e2d}".repeat(85));
+            assert!(name.capacity() <= NAME_BYTES_MAX);
+        }
+        assert_eq!((about.pod.as_str(), about.pid), ("p", 0));
     }
 
     #[test]

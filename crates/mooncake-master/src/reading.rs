@@ -46,106 +46,97 @@ pub fn summary_line(shared: &Shared) -> String {
     summary::line(&Figures { stats, log: shared.log.stats(), shell: &shared.metrics }, &previous)
 }
 
-/// Figures of those that have been here for longest, and the number of the others. Of two of one name the younger one
-/// is among these.
+/// Figures of clients that are here, the eldest ones first, and of others if there is room; and the number of those
+/// that have none. Of two that have one name the second one is among these.
 fn figures_of(clients: &[ClientReading]) -> (Vec<ClientFigures>, u64) {
     let mut names = BTreeSet::new();
-    let told = clients.iter().filter(|client| names.insert(&client.name)).take(CLIENTS_TOLD);
+    let (here, others): (Vec<_>, Vec<_>) = clients.iter().partition(|client| client.is_here());
+    let told = here.into_iter().chain(others).filter(|client| names.insert(&client.view.name)).take(CLIENTS_TOLD);
     let told: Vec<ClientFigures> = told.map(ClientReading::figures).collect();
     let untold = (clients.len() - told.len()) as u64;
     (told, untold)
 }
 
-/// Clients copied while the core is held once.
+/// Clients and their segments that are looked at while the core is held once.
 const AT_ONCE: usize = 256;
 
-/// A client that is not over, as it was a moment ago. Figures are bytes, unless another unit is said.
+/// A client that is not over, as it was a moment ago.
 #[derive(Debug)]
 pub struct ClientReading {
-    pub session: SessionId,
-    /// "host:port".
-    pub name: String,
-    /// For how long it is away, microseconds.
-    pub away_us: Option<u64>,
-    /// Its process has ended, and its memory waits for the next one.
-    pub is_bereft: bool,
-    /// Segments that it lends.
-    pub segments: usize,
-    pub lent: u64,
-    pub used: u64,
-    pub pinned: u64,
-    /// How many it has.
-    pub views: u64,
-    pub viewed: u64,
-    pub unfinished: u64,
+    /// What it lends and holds.
+    pub view: ClientView,
     /// What it said of itself, and asks for.
     pub seen: Arc<Client>,
 }
 
 impl ClientReading {
+    fn is_here(&self) -> bool {
+        self.view.away_us.is_none() && !self.view.is_bereft
+    }
+
     fn figures(&self) -> ClientFigures {
         let Usage { gets, got_bytes, puts, put_bytes, .. } = self.seen.usage();
-        let (lent, viewed, unfinished) = (self.lent, self.viewed, self.unfinished);
-        ClientFigures { name: self.name.clone(), lent, viewed, unfinished, gets, got_bytes, puts, put_bytes }
+        let ClientView { lent, viewed, unfinished, .. } = self.view;
+        ClientFigures { name: self.view.name.clone(), lent, viewed, unfinished, gets, got_bytes, puts, put_bytes }
     }
 }
 
 /// All clients, by their sessions.
 pub fn clients(shared: &Shared) -> Vec<ClientReading> {
-    let (mut all, mut next, now) = (Vec::new(), Some(SessionId(0)), Instant::now());
+    let (mut views, mut next) = (Vec::new(), Some(SessionId(0)));
     while let Some(first) = next {
-        next = shared.read(|core, at| {
-            let mut views = core.clients_from(at, first);
-            all.extend(views.by_ref().take(AT_ONCE).map(|view| read_client(shared, &view, now)));
-            views.next().map(|view| view.session)
+        next = shared.read(|core, now| {
+            let mut looked = 0;
+            for view in core.clients_from(now, first) {
+                looked += 1 + view.segments;
+                let session = view.session;
+                views.push(view);
+                if looked >= AT_ONCE {
+                    return Some(SessionId(session.0 + 1));
+                }
+            }
+            None
         });
     }
-    all
-}
-
-fn read_client(shared: &Shared, view: &ClientView<'_>, now: Instant) -> ClientReading {
-    ClientReading {
-        session: view.session,
-        name: view.spec.name.clone(),
-        away_us: view.away_us,
-        is_bereft: view.is_bereft,
-        segments: view.segments,
-        lent: view.lent,
-        used: view.used,
-        pinned: view.pinned,
-        views: view.views,
-        viewed: view.viewed,
-        unfinished: view.unfinished,
-        seen: shared.clients.of(view.session, now),
-    }
+    let now = Instant::now();
+    views.into_iter().map(|view| ClientReading { seen: shared.clients.of(view.session, now), view }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn those_that_have_been_here_for_longest_have_figures_and_the_others_are_counted() {
-        let client = |number: u64, name: String| ClientReading {
+    fn client(number: u64, name: String, away_us: Option<u64>) -> ClientReading {
+        let view = ClientView {
             session: SessionId(number),
             name,
-            away_us: None,
+            away_us,
             is_bereft: false,
             segments: 0,
             lent: number,
             used: 0,
             pinned: 0,
-            views: 0,
             viewed: 0,
             unfinished: 0,
-            seen: Arc::default(),
         };
-        let clients: Vec<_> = (0..200).map(|number| client(number, format!("h:{}", number / 2))).collect();
+        ClientReading { view, seen: Arc::default() }
+    }
+
+    #[test]
+    fn those_that_have_been_here_for_longest_have_figures_and_the_others_are_counted() {
+        let clients: Vec<_> = (0..200).map(|number| client(number, format!("h:{}", number / 2), None)).collect();
         let (told, untold) = figures_of(&clients);
         assert_eq!((told.len(), untold), (100, 100));
         assert!(told.iter().zip(0..).all(|(client, nth)| client.lent == 2 * nth), "the elder ones of each name");
-        let clients: Vec<_> = (0..200).map(|number| client(number, format!("h:{number}"))).collect();
+        let clients: Vec<_> = (0..200).map(|number| client(number, format!("h:{number}"), None)).collect();
         let (told, untold) = figures_of(&clients);
         assert_eq!((told.len(), untold), (CLIENTS_TOLD, 72));
+    }
+
+    #[test]
+    fn one_that_is_back_under_its_name_is_told_and_not_the_one_that_is_away() {
+        let clients = [client(1, "h:1".to_owned(), Some(5)), client(2, "h:1".to_owned(), None)];
+        let (told, untold) = figures_of(&clients);
+        assert_eq!((told.len(), told[0].lent, untold), (1, 2, 1));
     }
 }

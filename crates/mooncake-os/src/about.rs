@@ -1,9 +1,16 @@
 //! What people call this process: by its host, its user, its pod and its program.
 
+use std::fs::File;
+use std::io::Read;
+use std::sync::OnceLock;
+
 use rustix::process::getuid;
 
 /// Longest of these names, bytes. The rest of a longer one is left out.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// So much of a file is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Names of this process, for people: nothing is proven by them. One that is not known is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,23 +26,27 @@ pub struct AboutProcess {
 }
 
 impl AboutProcess {
-    /// This process, as it is called now.
+    /// This process: its host and program as they are called now, its user and pod as of the first call.
     pub fn this() -> AboutProcess {
-        let host = read("/proc/sys/kernel/hostname").trim().to_owned();
-        // As its environment was set up, which a program may have changed: what is told of is for people.
-        let in_kubernetes = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-        let pod = std::env::var("POD_NAME").unwrap_or_else(|_| host.clone());
-        AboutProcess {
-            user: short(user_of(&read("/etc/passwd"), getuid().as_raw())),
-            pod: if in_kubernetes { short(pod) } else { String::new() },
-            program: short(read("/proc/self/comm").trim().to_owned()),
-            host: short(host),
-        }
+        // Once, and so in the caller's first call: a thread of ours that read the environment later could do so while
+        // the host program sets it.
+        static USER_AND_POD: OnceLock<(String, String)> = OnceLock::new();
+        let host = short(read("/proc/sys/kernel/hostname").trim());
+        let (user, pod) = USER_AND_POD.get_or_init(|| {
+            let is_in_one = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+            let pod = is_in_one.then(|| std::env::var("POD_NAME").unwrap_or_else(|_| host.clone()));
+            (short(&user_of(&read("/etc/passwd"), getuid().as_raw())), short(&pod.unwrap_or_default()))
+        });
+        AboutProcess { host, user: user.clone(), pod: pod.clone(), program: short(read("/proc/self/comm").trim()) }
     }
 }
 
 fn read(path: &str) -> String {
-    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)) {
+        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(_) => String::new(),
+    }
 }
 
 /// The name of a user, by the lines of a file of users.
@@ -48,9 +59,8 @@ fn user_of(passwd: &str, uid: u32) -> String {
     entry.map_or_else(|| format!("uid {uid}"), str::to_owned)
 }
 
-fn short(mut name: String) -> String {
-    name.truncate(name.floor_char_boundary(NAME_BYTES_MAX));
-    name
+fn short(name: &str) -> String {
+    name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned()
 }
 
 #[cfg(test)]
@@ -69,8 +79,8 @@ mod tests {
     #[test]
     fn long_names_are_cut_between_characters() {
         let long = "\u{4e2d}".repeat(100);
-        assert_eq!(short(long), "\u{4e2d}".repeat(85));
-        assert_eq!(short("kv".to_owned()), "kv");
+        assert_eq!(short(&long), "\u{4e2d}".repeat(85));
+        assert_eq!(short("kv"), "kv");
     }
 
     #[test]

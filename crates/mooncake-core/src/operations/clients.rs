@@ -2,16 +2,15 @@
 
 use crate::core::Core;
 use crate::ids::Time;
-use crate::request::SessionSpec;
 use mooncake_ids::SessionId;
 
 /// A session that is not over. Figures are bytes, unless another unit is said.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientView<'a> {
+#[derive(Debug, Clone)]
+pub struct ClientView {
     /// Its number.
     pub session: SessionId,
-    /// What it said of itself.
-    pub spec: &'a SessionSpec,
+    /// "host:port", as it named itself.
+    pub name: String,
     /// For how long it is away, microseconds.
     pub away_us: Option<u64>,
     /// Its process has ended, and it waits for an heir.
@@ -24,28 +23,25 @@ pub struct ClientView<'a> {
     pub used: u64,
     /// On them, under readers' views or hard pins.
     pub pinned: u64,
-    /// Views that it has.
-    pub views: u64,
-    /// Under these views, wherever that is.
+    /// Under its views, wherever that is.
     pub viewed: u64,
     /// In its unfinished puts.
     pub unfinished: u64,
 }
 
 impl Core {
-    /// Sessions from a number on, by number.
-    pub fn clients_from(&self, now: Time, first: SessionId) -> impl Iterator<Item = ClientView<'_>> {
+    /// Sessions from a number on, by number. Each looks at the segments that it lends.
+    pub fn clients_from(&self, now: Time, first: SessionId) -> impl Iterator<Item = ClientView> {
         self.sessions.from(first).filter(|(_, entry)| !entry.ends).map(move |(session, entry)| {
             let mut view = ClientView {
                 session,
-                spec: &entry.spec,
+                name: entry.spec.name.clone(),
                 away_us: entry.away.map(|since| now.0.saturating_sub(since.0)),
                 is_bereft: entry.bereft.is_some(),
                 segments: entry.segments.len(),
                 lent: 0,
                 used: 0,
                 pinned: 0,
-                views: entry.pins.values().map(|views| u64::from(*views)).sum(),
                 viewed: self.pins.held_by(session),
                 unfinished: entry.unfinished,
             };

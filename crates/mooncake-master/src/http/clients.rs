@@ -6,6 +6,7 @@ use std::time::Instant;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use mooncake_core::ClientView;
 use mooncake_http::reply::as_json;
 use serde_json::{Value, json};
 
@@ -20,25 +21,25 @@ pub async fn list(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 fn told(client: &ClientReading, now: Instant) -> Value {
-    let (about, usage, rates) = (client.seen.about(), client.seen.usage(), client.seen.rates(now));
+    let ClientReading { view, seen } = client;
+    let (about, usage, rates) = (seen.about(), seen.usage(), seen.rates(now));
     json!({
-        "client_id": client.session.0.to_string(),
-        "name": client.name,
+        "client_id": view.session.0.to_string(),
+        "name": view.name,
         "host": about.host,
         "user": about.user,
         "pod": about.pod,
         "program": about.program,
         "pid": about.pid,
         "software": about.software,
-        "status": state(client),
-        "away_seconds": client.away_us.map(|away_us| away_us as f64 / 1e6),
-        "segments": client.segments,
-        "lent_bytes": client.lent,
-        "used_bytes": client.used,
-        "pinned_bytes": client.pinned,
-        "views": client.views,
-        "viewed_bytes": client.viewed,
-        "unfinished_bytes": client.unfinished,
+        "status": state(view),
+        "away_seconds": view.away_us.map(|away_us| away_us as f64 / 1e6),
+        "segments": view.segments,
+        "lent_bytes": view.lent,
+        "used_bytes": view.used,
+        "pinned_bytes": view.pinned,
+        "viewed_bytes": view.viewed,
+        "unfinished_bytes": view.unfinished,
         "gets": usage.gets,
         "hits": usage.hits,
         "got_bytes": usage.got_bytes,
@@ -53,10 +54,10 @@ fn told(client: &ClientReading, now: Instant) -> Value {
     })
 }
 
-fn state(client: &ClientReading) -> &'static str {
-    match client {
-        ClientReading { is_bereft: true, .. } => "WAITS_FOR_HEIR",
-        ClientReading { away_us: Some(_), .. } => "AWAY",
+fn state(view: &ClientView) -> &'static str {
+    match view {
+        ClientView { is_bereft: true, .. } => "WAITS_FOR_HEIR",
+        ClientView { away_us: Some(_), .. } => "AWAY",
         _ => "OK",
     }
 }

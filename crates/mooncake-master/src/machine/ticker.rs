@@ -46,7 +46,7 @@ pub trait TickDriver: CoreDriver {
     /// Behind segments that are gone everything is cleared up: many objects were freed.
     fn purged(&self);
 
-    /// Clears connections and watches of sessions that are over.
+    /// Clears connections and watches of sessions that are over, and what is known of their clients.
     fn sweep(&self);
 }
 

@@ -631,7 +631,7 @@ impl Reading {
         }
         out.gauge(
             "mooncake_clients_untold",
-            "clients without figures of their own: 128 have some, /get_clients has all",
+            "clients without figures of their own: 128 have some, one of each name; /get_clients has all",
             self.clients_untold,
         );
     }

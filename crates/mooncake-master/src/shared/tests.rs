@@ -255,8 +255,12 @@ async fn a_sweep_ends_connections_and_watches_of_sessions_that_are_over_and_no_o
         entry.is_anchor(session);
         Entry::set_task(&shared.connections, entry.number(), task.abort_handle());
     }
+    for session in [alive, over] {
+        _ = shared.clients.of(session, std::time::Instant::now());
+    }
     shared.sweep();
     assert!(tasks.iter().all(|task| !task.is_finished()), "both are there");
+    assert_eq!(shared.clients.sessions().len(), 2);
     // Without the message that would end them.
     shared
         .apply(|core, now, effects| {
@@ -270,6 +274,7 @@ async fn a_sweep_ends_connections_and_watches_of_sessions_that_are_over_and_no_o
         assert!(tokio::time::timeout(SOON, task).await.expect("it goes on").unwrap_err().is_cancelled());
     }
     assert!(!goes_on.is_finished());
+    assert_eq!(shared.clients.sessions().into_iter().collect::<Vec<_>>(), [alive]);
     processes.iter_mut().for_each(Watched::kill);
     assert_eq!(shared.processes.wait(SOON), [alive]);
     goes_on.abort();

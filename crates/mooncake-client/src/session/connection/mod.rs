@@ -93,9 +93,11 @@ impl Connection {
         highest: LogPosition,
         deadline: &Deadline<'_>,
     ) -> Result<(Self, HelloReply), ConnectionError> {
+        // Before the master waits for it.
+        let is_anchor = !matches!(role, hello::Role::Attach(_));
+        let client = is_anchor.then(|| client_info(AboutProcess::this()));
         let mut connection = Self::dial(address, deadline)?;
         connection.output.extend_from_slice(&CONTROL_PREFACE);
-        let is_anchor = !matches!(role, hello::Role::Attach(_));
         let hello = Hello {
             version_min: VERSION,
             version_max: VERSION,
@@ -104,7 +106,7 @@ impl Connection {
             token: Default::default(),
             highest: Some(highest),
             role: Some(role),
-            client: is_anchor.then(|| client_info(AboutProcess::this())),
+            client,
         };
         encode_frame(&hello, &mut connection.output);
         connection.flush(deadline)?;
