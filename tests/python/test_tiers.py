@@ -117,9 +117,11 @@ def test_five_times_what_memory_holds_is_put_without_a_refusal_and_read_right(ti
         keys = [f"{turn}/k{number}" for number in range(160)]
         if longest_put(store, keys) < PUT_WAITS:
             break
-        # This machine's disk stood still, and what it had not written made room: with bytes that are right or gone.
-        assert set(versions(store, keys)) <= {0, -1}
-        assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) / 2
+        # This machine's disk stood still, and what it had not written made room: each of these is counted as that, and
+        # all others are right.
+        found = versions(store, keys)
+        lost = found.count(-1)
+        assert (lost, found.count(0)) == (pool.metric("mooncake_evicted_unwritten_objects_total"), len(keys) - lost)
     else:
         pytest.fail("in four turns a put waited for the disk as long as puts do: look at this machine's disk")
     assert versions(store, keys) == [0] * len(keys)

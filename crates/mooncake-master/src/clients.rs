@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SessionId;
@@ -11,7 +11,7 @@ use mooncake_wire::message::hello::Role;
 use mooncake_wire::message::{ClientInfo, Hello};
 use parking_lot::Mutex;
 
-use crate::metrics::Op;
+use crate::metrics::{Op, add, get};
 
 /// Time between two samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
@@ -138,7 +138,6 @@ impl Client {
 
     /// What it has asked for so far.
     pub fn usage(&self) -> Usage {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Usage {
             gets: get(&self.gets),
             hits: get(&self.hits),
@@ -211,10 +210,6 @@ impl Clients {
         let all: Vec<Arc<Client>> = self.0.lock().values().cloned().collect();
         all.iter().for_each(|client| client.sample(now));
     }
-}
-
-fn add(counter: &AtomicU64, value: u64) {
-    counter.fetch_add(value, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -301,11 +301,11 @@ pub struct ShellReading {
     existing_of_batches: u64,
 }
 
-fn add(counter: &AtomicU64, value: u64) {
+pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Ordering::Relaxed);
 }
 
-fn get(counter: &AtomicU64) -> u64 {
+pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
