@@ -28,7 +28,7 @@ ifeq ($(wildcard $(TARGET)/debug/incremental),)
 export CARGO_INCREMENTAL ?= 0
 endif
 
-RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
+RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: help demo test test-rust test-loom test-python test-wheel test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
@@ -128,8 +128,9 @@ $(TARGET)/release/libtransfer_engine.so: $(RUST_SOURCES) Cargo.lock
 .PHONY: moved
 moved:
 
-$(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh $(MOVED)
+$(VENV)/.tools: tests/python/requirements.txt packaging/environment.sh packaging/deploy_tools.sh $(MOVED)
 	packaging/environment.sh $(PYTHON) $(VENV) tests/python/requirements.txt
+	packaging/deploy_tools.sh $(VENV)
 	touch $@
 
 $(OUT)/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(VENV)/.tools

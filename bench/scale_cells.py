@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 
 import scale_pool
+import scale_status
 from rig import ROOT, RigError
 
 # Objects of a pool, by whether it is to be as large as it may: else as large as a laptop has memory for.
@@ -73,13 +74,14 @@ def is_beside(operation):
 def _memory(programs, objects):
     with tempfile.TemporaryDirectory(prefix="mooncake-bench-") as folder:
         phases = _told(programs, "mooncake-scale", "--objects", objects, "--memory", "--log", folder)
+        status = scale_status.measure(programs, folder)
     for phase in phases:
         print(
             f"    {phase['phase']:<32} {phase['objects']:>10,} objects {phase['rss_mb']:>8,.0f} MB,"
             f" {phase['peak_mb']:>6,.0f} at most, {phase['thousands_a_second']:>7,.0f},000/s, {phase['seconds']:.1f} s",
             flush=True,
         )
-    return memory_cells(phases)
+    return memory_cells(phases) | status
 
 
 def memory_cells(phases):
@@ -154,6 +156,7 @@ def expectations(expected):
         "object in memory and on a tier, short key": expected("B", limit=200, lower_is_better=True),
         "log of a tier read back, of one of memory": expected("%", limit=130, lower_is_better=True),
         "1,000 clients that beat": expected("% of a core", limit=5, lower_is_better=True),
+        **scale_status.expectations(expected),
         **scale_pool.expectations(expected, MEMORY_MB),
     }
 

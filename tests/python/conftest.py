@@ -16,6 +16,7 @@ import os
 import random
 from pathlib import Path
 
+import browser
 import pytest
 from cluster import Cluster
 
@@ -66,6 +67,24 @@ def checksums(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """
     monkeypatch.setenv("MOONCAKE_STORE_CHECKSUM", request.param)
     return request.param == "1"
+
+
+@pytest.fixture
+def browse(tmp_path: Path):
+    """A page of a headless browser, of a size."""
+    binary = browser.found()
+    if binary is None:
+        pytest.skip(f"no browser: none of {', '.join(browser.BROWSERS)} (apt install chromium-headless-shell)")
+    opened: list[browser.Page] = []
+
+    def start(width: int = 1280, height: int = 900) -> browser.Page:
+        page = browser.Page(binary, tmp_path / f"profile-{len(opened)}", width, height)
+        opened.append(page)
+        return page
+
+    yield start
+    for page in opened:
+        page.close()
 
 
 @pytest.fixture

@@ -168,8 +168,8 @@ class Reader:
                 source = source.replace("mooncake_client ", f"mooncake_client --port={free_port()} ")
                 # What it says in the background is no answer to what is typed.
                 source = re.sub(" &$", " >>node.log &", source, flags=re.MULTILINE)
-                pages = self.pool.master.url.removeprefix("http://")
-                return self.terminal.type(re.sub("(mooncake tier .*)", rf"\1 --metrics_address={pages}", source))
+                master = self.pool.master.addr
+                return self.terminal.type(re.sub("(mooncake tier .*)", rf"\1 --master={master}", source))
             case "sh", "":
                 command = [sys.executable, *source.split()[1:]]
                 return subprocess.run(

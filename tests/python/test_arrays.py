@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from mooncake import errors
 from mooncake.store import ReplicateConfig
 from mooncake.store._tensor_header import CODES, HEADER_SIZE, decode, full
 
@@ -53,6 +54,16 @@ def test_what_cannot_be_stored_is_refused_with_the_reason(store, value, reason):
     assert store.put_array("a", value) == -600
     assert reason in store.last_error()
     assert store.is_exist("a") == 0
+
+
+def test_a_checked_store_gives_arrays_of_any_length_and_raises_where_there_is_none(store):
+    raising = errors.checked(store)
+    for array in (np.arange(4.0), np.zeros(()), np.zeros((0, 3), np.int8)):
+        assert raising.put_array("a", array) == 0
+        assert np.array_equal(raising.get_array("a"), array)
+        assert raising.remove("a", force=True) == 0
+    with pytest.raises(errors.NotFound):
+        raising.get_array("a")
 
 
 def test_misses_and_other_objects_are_none_with_a_reason(store):

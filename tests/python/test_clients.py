@@ -55,16 +55,31 @@ def test_each_client_says_who_it_is_and_is_told_with_what_it_lends_holds_and_ask
     for client in (lends, writes, reads):
         assert (client["host"], client["user"], client["pod"]) == (socket.gethostname(), this_user(), "")
         assert client["software"].startswith("mooncake-client ")
-        assert (client["status"], client["away_seconds"]) == ("OK", None)
+        assert (client["state"], client["away_seconds"]) == ("ok", None)
     assert lends["program"] == "mooncake"
     assert writes["program"].startswith("python")
     assert (lends["segments"], lends["lent_bytes"], lends["used_bytes"]) == (1, 64 * MIB, 3 * MIB)
     assert (writes["lent_bytes"], writes["puts"], writes["put_bytes"]) == (0, 3, 3 * MIB)
+    assert (writes["stored_objects"], writes["stored_bytes"], lends["stored_bytes"]) == (3, 3 * MIB, 0)
+    assert (lends["paths"], writes["paths"]) == (["tcp", "shm"], [])
     assert (reads["gets"], reads["hits"], reads["got_bytes"]) == (2, 1, MIB)
     assert reads["exists"] == 1
     assert reads["gets_per_second"] > 0
     assert reads["puts_per_second"] == 0
     assert all(client["unfinished_bytes"] == 0 for client in (lends, writes, reads))
+
+
+def test_what_a_client_has_stored_counts_for_it_as_long_as_it_is_there(cluster):
+    c = cluster(nodes=1, node_bytes=64 * MIB)
+    first, second = c.process(), c.process()
+    assert first.call("put", "a", b"v" * MIB) == 0
+    assert first.call("put", "b", b"v" * MIB) == 0
+    assert second.call("upsert", "b", b"w" * 2 * MIB) == 0
+    stored = {pid: client_of(c, pid)["stored_bytes"] for pid in (first.pid, second.pid)}
+    assert stored == {first.pid: MIB, second.pid: 2 * MIB}, "what replaces another's object is its own"
+    assert second.call("remove", "a", True) == 0
+    assert client_of(c, first.pid)["stored_objects"] == 0
+    assert c.master.metric("mooncake_client_stored_bytes", client=client_of(c, second.pid)["name"]) == 2 * MIB
 
 
 def test_a_view_counts_for_its_reader_and_on_the_memory_that_it_keeps(cluster):
@@ -81,7 +96,7 @@ def test_a_view_counts_for_its_reader_and_on_the_memory_that_it_keeps(cluster):
 def test_a_client_that_was_killed_is_not_told_any_more(cluster):
     c = cluster(nodes=1)
     peer = c.process()
-    assert client_of(c, peer.pid)["status"] == "OK"
+    assert client_of(c, peer.pid)["state"] == "ok"
     peer.kill()
     wait_for("the end of its session", lambda: all(client["pid"] != peer.pid for client in clients_of(c)), 10)
 

@@ -226,7 +226,11 @@ def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_
     assert all(one["records"] > 0 for one in listed(pool))
     read = versions(store, keys)
     assert None not in read
-    assert read[-40:] == [0] * 40
+    # A put waits for a disk for 250 ms, no longer: on a machine that is busier than that, what is not written makes
+    # room.
+    lost = read[-40:].count(-1)
+    assert read[-40:].count(0) == 40 - lost
+    assert lost <= pool.metric("mooncake_evicted_unwritten_objects_total")
     assert read.count(0) >= 160, "half of the limit is in use, and memory"
     assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) // 20
     # A folder that is of no use counts, and where it has all, no put fails and nothing else is given up.

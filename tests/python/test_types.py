@@ -10,6 +10,7 @@ from pathlib import Path
 import mooncake
 
 CALLS = Path(__file__).with_name("typed_calls.py")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_mypy_refuses_the_wrong_calls_of_a_file_and_no_others(tmp_path):
@@ -24,3 +25,9 @@ def test_mypy_refuses_the_wrong_calls_of_a_file_and_no_others(tmp_path):
     lines = CALLS.read_text().splitlines()
     refused = [number for number, line in enumerate(lines, 1) if line.endswith("# refused")]
     assert sorted({int(number) for number in told}) == refused, ran.stdout + ran.stderr
+
+
+def test_mypy_accepts_the_examples_with_the_installed_package_and_numpy(tmp_path):
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *sorted(EXAMPLES.glob("*.py"))]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -99,7 +99,7 @@ pub enum ClientError {
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
     let Some(given) = flags::read(&CLIENT, args)? else { return Ok(()) };
-    logging::start(CLIENT.name, &given).map_err(ClientError::Log)?;
+    logging::start(CLIENT.name, &given, None).map_err(ClientError::Log)?;
     descriptors::raise_limit();
     logging::say_settings(in_force(&given));
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -132,8 +132,14 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ClientError> {
         given.text_or_default("master_server_address")
     ));
     service::is_ready();
+    let fed_every = service::watchdog_interval();
     while !ended.load(Ordering::Acquire) {
-        signals::wait();
+        signals::wait(fed_every);
+        // What the store's threads hold is to be had: a process of which this is not true is of no use.
+        if fed_every.is_some() {
+            _ = store.links();
+            service::is_alive();
+        }
     }
     service::is_stopping();
     if keep.is_some() && !is_interrupt.load(Ordering::Relaxed) {
@@ -271,7 +277,7 @@ fn size(given: &Given, flag: &'static str) -> Result<u64, ClientError> {
 }
 
 /// The name that others use for this client, and what to listen on where that is something else.
-fn names(host: &str, master: &str) -> Result<(String, Option<IpAddr>), ClientError> {
+pub fn names(host: &str, master: &str) -> Result<(String, Option<IpAddr>), ClientError> {
     let (address, port) = match host.parse::<SocketAddr>() {
         Ok(both) => (both.ip(), Some(both.port())),
         Err(_) => match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {

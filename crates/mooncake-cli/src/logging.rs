@@ -5,18 +5,22 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use mooncake_master::Events;
 use mooncake_settings::{CLIENT, Given, environment};
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::journal::Journal;
 
 /// Begins to log as the settings say. `RUST_LOG` decides what; else `--v` and
 /// `--minloglevel`; else, for a storage node, `MC_LOG_LEVEL`; else everything from information on.
-/// A journal that cannot be made is an error.
-pub fn start(program: &str, given: &Given) -> io::Result<()> {
+/// A journal that cannot be made is an error. What is logged is told to `events`, too.
+pub fn start(program: &str, given: &Given, events: Option<Arc<Events>>) -> io::Result<()> {
     let folder = given.text("log_dir").filter(|folder| !folder.is_empty());
     let mut made = None;
     let journal = match folder {
@@ -28,7 +32,7 @@ pub fn start(program: &str, given: &Given) -> io::Result<()> {
         }
         None => None,
     };
-    begin(&level(program, given), Lines { journal });
+    begin(&level(program, given), Lines { journal }, given.text_or_default("log_format") == "json", events);
     if let Some(folder) = made {
         tracing::info!("--log_dir={folder}: there was no such folder, it was made");
     }
@@ -55,8 +59,13 @@ pub fn fail(program: &str, error: &dyn std::error::Error) {
 
 /// Prints. A reader that closed the pipe (`| head`) has read enough.
 pub fn say(text: &str) {
+    _ = say_more(text);
+}
+
+/// Prints, and says whether there is a reader for more.
+pub fn say_more(text: &str) -> bool {
     let mut out = io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 /// Prints a line for which scripts wait, at any log level, with the time that log lines beside it have.
@@ -74,19 +83,31 @@ pub fn print_stderr(text: &str) {
 /// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.
 pub fn start_at(level: &str) {
     let level = environment::log_level(level).expect("checked when it was set");
-    begin(level, Lines { journal: None });
+    begin(level, Lines { journal: None }, false, None);
 }
 
-fn begin(level: &str, lines: Lines) {
+fn begin(level: &str, lines: Lines, is_json: bool, events: Option<Arc<Events>>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let layer = tracing_subscriber::fmt::layer()
         .with_writer(lines)
         // It would say on stderr that it could not write to stderr, and panic.
         .log_internal_errors(false)
         .with_target(false)
-        .with_ansi(false)
-        .init();
+        .with_ansi(false);
+    let lines = match is_json {
+        true => layer.json().flatten_event(true).with_current_span(false).boxed(),
+        false => layer.boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(lines).with(events.map(Told)).init();
+}
+
+/// What is logged, for those who read it elsewhere.
+struct Told(Arc<Events>);
+
+impl<S: Subscriber> Layer<S> for Told {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        self.0.tell(event);
+    }
 }
 
 fn level(program: &str, given: &Given) -> String {

@@ -4,20 +4,28 @@
 
 mod clash;
 mod client;
+mod commands;
+mod completions;
 mod descriptors;
+mod doctor;
 mod engine_tools;
+mod explain;
 mod flags;
 mod holder;
 mod journal;
 mod keeper;
 mod logging;
+mod man;
 mod master;
 mod metadata_server;
+mod pool;
 mod proxy;
 mod proxy_lists;
 mod service;
 mod signals;
+mod simulate;
 mod state;
+mod terminal;
 mod tier;
 mod topology_dump;
 
@@ -30,27 +38,8 @@ use mooncake_settings::{
 use engine_tools::{bench, links, sweep};
 use logging::say;
 
-const HELP: &str = "\
-mooncake: a distributed KV-cache pool for LLM inference
-
-  mooncake master [flags]   metadata master (also: mooncake_master)
-  mooncake client [flags]   storage node: lends memory to the pool (also: mooncake_client)
-  mooncake keeper [flags]   holds the memory of a storage node over its restarts
-  mooncake metadata-server  metadata of transfer engines over HTTP (also: mooncake_http_metadata_server)
-  mooncake proxy            sends requests to prefill and decode instances (also: mooncake_proxy)
-  mooncake engine-bench     speed of transfer engines (also: transfer_engine_bench)
-  mooncake engine-sweep     the same over many sizes (also: tebench)
-  mooncake show-link        by which path an engine reaches a peer (also: show_link)
-  mooncake topology-dump    network devices near memory (also: transfer_engine_topology_dump)
-  mooncake state ls         what masters have left on this machine: state folders, witnesses
-  mooncake state gc         removes what is not in use of that
-  mooncake tier list        tiers that a master knows
-  mooncake tier forget      has it forget one that is gone for good, or all
-  mooncake version          version of this binary
-  mooncake help             this text
-
-`mooncake COMMAND --help` lists the flags of a command.
-";
+/// No master answers, and how the pool is nobody knows.
+const UNREACHED: u8 = 2;
 
 fn main() -> ExitCode {
     // What is no UTF-8 is no flag either, and is then named as well as it can be.
@@ -81,28 +70,29 @@ fn main() -> ExitCode {
         "topology-dump" => started(&TOPOLOGY_DUMP, clash::look())
             .or_else(|| started(&TOPOLOGY_DUMP, topology_dump::run(args)))
             .unwrap_or(ExitCode::SUCCESS),
-        "state" => match state::run(args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                logging::print_stderr(&format!("mooncake state: {error}\n"));
-                ExitCode::FAILURE
-            }
-        },
-        "tier" => match tier::run(args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                logging::print_stderr(&format!("mooncake tier: {error}\n"));
-                ExitCode::FAILURE
-            }
-        },
+        "state" => ended("state", state::run(args)),
+        "tier" => ended("tier", tier::run(args)),
+        "status" => exits("status", UNREACHED, pool::status::run(args)),
+        "top" => ended("top", pool::top::run(args)),
+        "doctor" => exits("doctor", 1, doctor::run(args)),
+        "ls" => exits("ls", 1, pool::objects::ls(args)),
+        "stat" => exits("stat", 1, pool::objects::stat(args)),
+        "put" => exits("put", 1, pool::values::put(args)),
+        "get" => exits("get", 1, pool::values::get(args)),
+        "rm" => exits("rm", 1, pool::values::rm(args)),
+        "bench" => ended("bench", pool::bench::run(args)),
+        "simulate" => ended("simulate", simulate::run(args)),
+        "explain" => exits("explain", 1, explain::run(args)),
+        "completions" => ended("completions", completions::run(args)),
+        "man" => ended("man", man::run(args)),
         "version" | "--version" | "-V" => alone("version", args, concat!("mooncake ", env!("CARGO_PKG_VERSION"), "\n")),
-        "help" | "--help" | "-h" => alone("help", args, HELP),
+        "help" | "--help" | "-h" => alone("help", args, &commands::help()),
         "" => {
-            logging::print_stderr(HELP);
+            logging::print_stderr(&commands::help());
             ExitCode::from(2)
         }
         other => {
-            logging::print_stderr(&format!("mooncake: no command {other:?}\n\n{HELP}"));
+            logging::print_stderr(&format!("mooncake: no command {other:?}\n\n{}", commands::help()));
             ExitCode::from(2)
         }
     }
@@ -114,13 +104,29 @@ fn alone(command: &str, mut words: impl Iterator<Item = String>, text: &str) -> 
         say(text);
         return ExitCode::SUCCESS;
     };
-    let has_version = !matches!(&*word, "state" | "tier");
-    let has_flag = HELP.contains(&format!("  mooncake {word} ")) && (command != "version" || has_version);
+    let mut first = commands::all().filter(|known| known.program.is_some()).map(|known| known.words.split_once(' '));
+    let is_one = commands::all().any(|known| known.program.is_some() && known.words == word);
+    // `state` and `tier` have commands of their own, and no version.
+    let is_group = first.any(|known| known.is_some_and(|(group, _)| group == word));
+    let has_flag = is_one || is_group && command == "help";
     let meant = if has_flag { format!("{word} --{command}") } else { command.to_owned() };
     logging::print_stderr(&format!(
         "mooncake {command}: unexpected argument {word:?}; did you mean mooncake {meant}?\n"
     ));
     ExitCode::from(2)
+}
+
+/// The exit code of a command that has none of its own.
+fn ended<E: std::error::Error>(command: &str, done: Result<(), E>) -> ExitCode {
+    exits(command, 1, done.map(|()| ExitCode::SUCCESS))
+}
+
+/// The exit code of a command, `failed` where it could not do it.
+fn exits<E: std::error::Error>(command: &str, failed: u8, done: Result<ExitCode, E>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        logging::print_stderr(&format!("mooncake {command}: {}\n", terminal::plain(&error.to_string())));
+        ExitCode::from(failed)
+    })
 }
 
 /// None, or the exit code of a program that could not go on.

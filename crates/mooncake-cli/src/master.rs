@@ -1,6 +1,7 @@
 //! The process `mooncake_master`: flags, logging, signals, exit codes.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use mooncake_master::Settings;
 use mooncake_settings::{Given, MASTER, Source};
@@ -28,7 +29,7 @@ pub fn run(args: impl IntoIterator<Item = String>, after_bulk_free: Option<fn()>
         say(&in_force(&given));
         return ExitCode::SUCCESS;
     }
-    if let Err(error) = logging::start(MASTER.name, &given) {
+    if let Err(error) = logging::start(MASTER.name, &given, Some(settings.events.clone())) {
         return fail(&error);
     }
     let chosen = given.effective().filter(|(_, _, source)| *source != Source::Default);
@@ -59,6 +60,7 @@ async fn serve(settings: Settings) -> ExitCode {
         _ = terminate.recv() => return ExitCode::SUCCESS,
     };
     service::is_ready();
+    let _fed = service::watchdog_interval().map(|every| tokio::spawn(feed(every, master.prober())));
     let code = tokio::select! {
         _ = interrupt.recv() => ExitCode::SUCCESS,
         _ = terminate.recv() => ExitCode::SUCCESS,
@@ -68,6 +70,16 @@ async fn serve(settings: Settings) -> ExitCode {
     tracing::info!("master stops");
     master.shutdown().await;
     code
+}
+
+/// Tells a watchdog that the master goes on, for as long as its core can be asked.
+async fn feed(every: Duration, probe: impl Fn() + Send + Clone + 'static) {
+    loop {
+        tokio::time::sleep(every).await;
+        if tokio::task::spawn_blocking(probe.clone()).await.is_ok() {
+            service::is_alive();
+        }
+    }
 }
 
 /// Settings that do something, with their sources, as a table.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -41,7 +42,10 @@ fn end(flag: &AtomicBool, waiting: &Thread) {
     waiting.unpark();
 }
 
-/// Waits for a signal, or returns early: look at the flag.
-pub fn wait() {
-    thread::park();
+/// Waits for a signal, and no longer than that, or returns early: look at the flag.
+pub fn wait(most: Option<Duration>) {
+    match most {
+        Some(most) => thread::park_timeout(most),
+        None => thread::park(),
+    }
 }

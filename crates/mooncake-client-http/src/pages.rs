@@ -1,4 +1,4 @@
-//! `/health`, `/metrics` and `/metrics/summary` of one store.
+//! `/health`, `/livez`, `/readyz`, `/metrics` and `/metrics/summary` of one store.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,10 +27,16 @@ pub(crate) struct ShownStore {
 pub(crate) fn router(shown: Arc<ShownStore>) -> Router {
     Router::new()
         .route("/health", get(health))
+        .route("/livez", get(async || plain("ok\n".to_owned())))
+        .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/metrics/summary", get(summary))
         .fallback(async || {
-            failed(StatusCode::NOT_FOUND, INVALID_PARAMS, "no such page; see /health, /metrics, /metrics/summary")
+            failed(
+                StatusCode::NOT_FOUND,
+                INVALID_PARAMS,
+                "no such page; see /health, /livez, /readyz, /metrics, /metrics/summary",
+            )
         })
         .with_state(shown)
 }
@@ -42,6 +48,16 @@ async fn health(State(shown): State<Arc<ShownStore>>) -> Response {
         Some(Health::MasterUnreachable) => (StatusCode::SERVICE_UNAVAILABLE, "master_unreachable", 2),
     };
     as_json(status, &json!({"status": word, "code": code}))
+}
+
+/// Whether calls of the store are answered. A master that is away makes it not ready, and is no reason to end it.
+async fn ready(State(shown): State<Arc<ShownStore>>) -> Response {
+    let why = match shown.health().await {
+        Some(Health::Ok) => return plain("ok\n".to_owned()),
+        Some(Health::Closed) | None => "the store is not set up\n",
+        Some(Health::MasterUnreachable) => "its master does not answer\n",
+    };
+    with_type(StatusCode::SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", why.into())
 }
 
 async fn metrics(State(shown): State<Arc<ShownStore>>) -> Response {

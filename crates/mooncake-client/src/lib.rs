@@ -89,5 +89,6 @@ pub use mooncake_memory::{Destination, ForeignRange, Registry, RunsOut, Source};
 pub use mooncake_segment::{LinkReport, Path};
 pub use options::{InterruptHook, PinKind, PutOptions, SharedTier, StoreOptions, TierOptions};
 pub use segment_id::SegmentId;
+pub use session::master_info::{MasterInfo, MasterPages};
 pub use size::{SizeError, parse_size};
 pub use store::{Health, Store};

@@ -89,6 +89,7 @@ pub use ids::{Extent, Replica, SegmentNo, Ticket, Time};
 pub use operations::clients::ClientView;
 pub use operations::listed_views::ListedViews;
 pub use operations::lookup::{Absent, FoundRef};
+pub use operations::objects::{ObjectView, PinView, PlaceView};
 pub use operations::orders::{OrdersAnswered, Written};
 pub use operations::promote::Promoted;
 pub use operations::remove::{Candidate, KeysCursor, RemoveAll};

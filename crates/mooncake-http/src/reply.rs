@@ -3,7 +3,8 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 /// Text as Prometheus reads it.
 pub fn text(body: impl Into<Body>) -> Response {
@@ -15,9 +16,10 @@ pub fn plain(body: String) -> Response {
     with_type(StatusCode::OK, "text/plain; charset=utf-8", body.into())
 }
 
-/// A JSON value.
-pub fn as_json(status: StatusCode, value: &Value) -> Response {
-    with_type(status, "application/json; charset=utf-8", value.to_string().into())
+/// A JSON value. What is sent has names for keys, and so is always one.
+pub fn as_json(status: StatusCode, value: &impl Serialize) -> Response {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    with_type(status, "application/json; charset=utf-8", text.into())
 }
 
 /// Code of a request that makes no sense.

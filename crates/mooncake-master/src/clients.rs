@@ -47,7 +47,7 @@ impl About {
         let process = match &hello.role {
             Some(Role::Open(open)) => open.process.as_ref(),
             Some(Role::Resume(resume)) => resume.process.as_ref(),
-            Some(Role::Attach(_)) | None => None,
+            Some(Role::Attach(_) | Role::Ask(_)) | None => None,
         };
         About {
             host: name(|said| &said.host),

@@ -7,15 +7,18 @@
 //! [`serve`] runs a master inside a tokio runtime.
 #![forbid(unsafe_code)]
 
+mod births;
 mod call_loops;
 mod clients;
 mod committer;
 mod connections;
 mod control;
+mod events;
 #[cfg(test)]
 mod eventually;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;
+mod history;
 mod http;
 #[doc(hidden)]
 pub mod log;
@@ -27,6 +30,7 @@ pub mod machine;
 mod master;
 mod metrics;
 mod peer;
+mod problems;
 mod process_watch;
 mod pulse;
 mod random;
@@ -37,9 +41,11 @@ mod routes;
 mod settings;
 mod shared;
 mod state;
+mod status;
 mod ticker;
 
 pub use connections::Limits;
+pub use events::Events;
 pub use log::LogError;
 pub use master::{Master, StartError, serve};
 pub use metrics::reference_page as metrics_page;

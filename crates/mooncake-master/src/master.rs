@@ -17,6 +17,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 use crate::connections::Connections;
+use crate::history::Sample;
 use crate::log::{Compactor, Log, LogError};
 use crate::log_opening::{Opened, open_log};
 use crate::lost_log;
@@ -29,7 +30,7 @@ use crate::replaying::Replaying;
 use crate::settings::{Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
-use crate::{clients, control, http, random, reading};
+use crate::{clients, control, events, http, random, reading};
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -102,9 +103,12 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
             cluster_id: settings.cluster_id.clone(),
             storage: settings.core.shared_storage.clone(),
             tiers_allowed: settings.core.tiers_allowed,
+            pages: metrics_address.to_string(),
         },
         soft_pin: SoftPinTtl { default_ms: settings.soft_pin_ttl_ms, max_ms: settings.core.soft_pin_ttl_max_ms },
         after_bulk_free: settings.after_bulk_free,
+        rpc_address: rpc_address.to_string(),
+        events: settings.events.clone(),
     };
     let reporting = settings.metric_reporting;
     // From here on it says that it is alive and not ready.
@@ -130,7 +134,7 @@ pub async fn serve(settings: Settings) -> Result<Master, StartError> {
     tracing::info!("Master service started on port {}", rpc_address.port());
     tracing::info!("HTTP metrics server started on port {}", metrics_address.port());
     tasks.push(tokio::spawn(report(shared.clone(), reporting)));
-    tasks.push(tokio::spawn(sample_clients(shared.clone())));
+    tasks.push(tokio::spawn(sample(shared.clone())));
     let log = shared.clone();
     tasks.push(tokio::spawn(lost_log::watch(move || log.log.is_lost(), || tracing::error!("{}", lost_log::REMINDER))));
     if let Some(metadata) = &metadata {
@@ -148,6 +152,12 @@ impl Master {
     /// Where the HTTP server listens.
     pub fn metrics_address(&self) -> SocketAddr {
         self.metrics_address
+    }
+
+    /// Asks the core, and so returns as long as calls can be answered: for a watchdog.
+    pub fn prober(&self) -> impl Fn() + Send + Clone + 'static {
+        let shared = self.shared.clone();
+        move || shared.read(|_, _| ())
     }
 
     /// Returns when the master cannot go on: its log broke and could not be renamed away.
@@ -244,10 +254,16 @@ impl ProcessDriver for Shared {
     }
 }
 
-async fn sample_clients(shared: Arc<Shared>) {
+async fn sample(shared: Arc<Shared>) {
     loop {
+        // At once: what is counted from here on has rates.
+        let now = Instant::now();
+        shared.clients.sample(now);
+        let (stats, last_rid) = shared.read(|core, _| (core.stats(), core.last_rid()));
+        shared.births.lock().take(last_rid, now);
+        let sample = Sample::of(&stats, &shared.metrics.read(), &shared.log.read(), now);
+        shared.history.lock().take(sample);
         tokio::time::sleep(clients::SAMPLE_EVERY).await;
-        shared.clients.sample(Instant::now());
     }
 }
 
@@ -257,7 +273,7 @@ async fn report(shared: Arc<Shared>, in_output: bool) {
     loop {
         tokio::time::sleep(REPORT_EVERY).await;
         if in_output && let Some(line) = said.news(reading::summary_line(&shared)) {
-            tracing::info!("Master Metrics: {line}");
+            tracing::info!(target: events::FIGURES, "Master Metrics: {line}");
         }
         *shared.summarized.lock() = summary::Previous::start(&shared.metrics);
     }

@@ -76,8 +76,9 @@ impl ClientReading {
 
     fn figures(&self) -> ClientFigures {
         let Usage { gets, got_bytes, puts, put_bytes, .. } = self.seen.usage();
-        let ClientView { lent, viewed, unfinished, .. } = self.view;
-        ClientFigures { name: self.view.name.clone(), lent, viewed, unfinished, gets, got_bytes, puts, put_bytes }
+        let ClientView { lent, pinned, stored, viewed, unfinished, .. } = self.view;
+        let name = self.view.name.clone();
+        ClientFigures { name, lent, pinned, stored, viewed, unfinished, gets, got_bytes, puts, put_bytes }
     }
 }
 
@@ -103,10 +104,10 @@ pub fn clients(shared: &Shared) -> Vec<ClientReading> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn client(number: u64, name: String, away_us: Option<u64>) -> ClientReading {
+    pub(crate) fn client(number: u64, name: String, away_us: Option<u64>) -> ClientReading {
         let view = ClientView {
             session: SessionId(number),
             name,
@@ -118,6 +119,8 @@ mod tests {
             pinned: 0,
             viewed: 0,
             unfinished: 0,
+            stored_objects: 0,
+            stored: 0,
         };
         ClientReading { view, seen: Arc::default() }
     }

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_core::{Config, Offload, PlacementStrategy, Promotion, SharedStorage};
 use mooncake_settings::{Given, SettingError};
 
 use crate::connections::Limits;
+use crate::events::Events;
 
 /// Longest cluster id that tiers say is theirs.
 const CLUSTER_ID_MAX: usize = 255;
@@ -63,6 +65,8 @@ pub struct Settings {
     pub after_bulk_free: Option<fn()>,
     /// Lines of output at start.
     pub notes: Vec<String>,
+    /// Where what logs puts the lines that pages show.
+    pub events: Arc<Events>,
 }
 
 /// Where the log lies.
@@ -98,6 +102,7 @@ impl Default for Settings {
             connections: Limits::default(),
             after_bulk_free: None,
             notes: Vec::new(),
+            events: Arc::default(),
         }
     }
 }

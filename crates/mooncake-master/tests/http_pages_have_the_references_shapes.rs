@@ -72,7 +72,7 @@ fn the_index_names_every_page() {
     for page in pages {
         assert!(!master.http(&format!("GET {page}")).1.contains("no such page"), "{page}");
     }
-    assert!(master.http("GET /status").1.contains("/ lists those"));
+    assert!(master.http("GET /nothing").1.contains("/ lists those"));
     master.stop();
 }
 

@@ -90,6 +90,13 @@ impl Distribution {
         self.sum += other.sum;
     }
 
+    /// What was observed since an earlier reading of the same histogram.
+    pub fn since(&self, then: &Distribution) -> Distribution {
+        debug_assert_eq!((self.unit, self.bounds), (then.unit, then.bounds));
+        let counts = self.counts.iter().zip(&then.counts).map(|(now, then)| now.saturating_sub(*then)).collect();
+        Distribution { counts, sum: self.sum.saturating_sub(then.sum), ..*self }
+    }
+
     /// How many values were observed.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

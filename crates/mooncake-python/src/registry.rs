@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use pyo3::prelude::*;
 
-use crate::code::CODES;
 use crate::docs::DOCS;
+use mooncake_codes::CODES;
 
 /// Attribute, variable and default of each value of a `MooncakeConfig`.
 #[pyfunction]

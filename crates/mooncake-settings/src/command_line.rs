@@ -1,11 +1,11 @@
 //! Command lines in gflags syntax: `--x=v`, `--x v`, `-x=v`, `--flag`,
-//! `--noflag`, `--flagfile=PATH`, `--help`, `--version`.
+//! `--noflag`, `--flagfile=PATH`, `--help`, `--help-all`, `--version`.
 
 use std::collections::VecDeque;
 
 use crate::file;
 use crate::given::{Given, Source};
-use crate::help::help;
+use crate::help::{help, help_all};
 use crate::programs::Program;
 use crate::setting::{Setting, SettingError, Type, boolean};
 use crate::similar::{close_to, meant_by};
@@ -30,12 +30,20 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
     let mut given = Given::none(program);
     let mut args: VecDeque<String> = args.into_iter().collect();
     let mut flag_files = 0;
+    let mut are_operands = false;
     while let Some(arg) = args.pop_front() {
         if arg == "--" {
+            // Behind it a key may begin with a dash.
+            are_operands = program.operands.most > 0;
             continue;
         }
         let written = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or("");
-        if written.is_empty() {
+        let is_operand = are_operands || written.is_empty() || is_number(&arg);
+        if is_operand && given.operands.len() < program.operands.most {
+            given.operands.push(arg);
+            continue;
+        }
+        if written.is_empty() || are_operands {
             let meant = meant_by(program, &arg);
             return Err(SettingError::Stray { word: arg, meant });
         }
@@ -44,7 +52,8 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
             None => (written.replace('-', "_"), None),
         };
         match name.as_str() {
-            "help" | "h" | "helpfull" | "helpshort" => return Ok(CommandLine::Help(help(program))),
+            "help" | "h" | "helpshort" => return Ok(CommandLine::Help(help(program))),
+            "help_all" | "helpfull" => return Ok(CommandLine::Help(help_all(program))),
             "version" => {
                 let version = env!("CARGO_PKG_VERSION");
                 return Ok(CommandLine::Version(format!("{} (mooncake-rs) {version}", program.name)));
@@ -63,7 +72,9 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
             let value = match value {
                 Some(value) => value,
                 None if setting.value == Type::Bool => {
-                    if let Some(next) = args.front().filter(|next| boolean(next).is_some()) {
+                    // Of a command that takes words, that is one.
+                    let takes_words = program.operands.most > 0;
+                    if let Some(next) = args.front().filter(|next| !takes_words && boolean(next).is_some()) {
                         given.notes.push(format!(
                             "--{name} {next}: a switch takes no separate value and is now true; write --{name}={next}"
                         ));
@@ -84,12 +95,20 @@ pub fn parse(program: &'static Program, args: impl IntoIterator<Item = String>) 
             return Err(SettingError::Unknown { name, close });
         }
     }
+    if given.operands.len() < program.operands.least {
+        return Err(SettingError::Lacks { program: program.name, what: program.operands.name });
+    }
     if program.find("config_path").is_some()
         && let Some(path) = given.text("config_path").filter(|path| !path.is_empty()).map(str::to_owned)
     {
         given.lay_under(&path)?;
     }
     Ok(CommandLine::Run(given))
+}
+
+/// A number below 0 is no flag.
+fn is_number(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Flags of a file, one a line; empty lines and lines that begin with # say nothing.

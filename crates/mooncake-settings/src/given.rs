@@ -37,12 +37,14 @@ pub struct Given {
     values: BTreeMap<&'static str, (String, Source)>,
     /// Lines to say at start.
     pub notes: Vec<String>,
+    /// Words without dashes.
+    pub operands: Vec<String>,
 }
 
 impl Given {
     /// Nothing given: defaults.
     pub fn none(program: &'static Program) -> Given {
-        Given { program, values: BTreeMap::new(), notes: Vec::new() }
+        Given { program, values: BTreeMap::new(), notes: Vec::new(), operands: Vec::new() }
     }
 
     /// Lays a file under what has been given so far. A key that is no setting is an error, as an unknown flag is.

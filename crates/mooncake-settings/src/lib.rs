@@ -23,8 +23,9 @@ pub mod tables;
 pub use command_line::{CommandLine, parse};
 pub use given::{Given, Source};
 pub use programs::{
-    CLIENT, ENGINE_BENCH, ENGINE_SWEEP, KEEPER, MASTER, METADATA_SERVER, PROGRAMS, PROXY, Program, SHOW_LINK, STATE_GC,
-    STATE_LS, TIER_FORGET, TIER_LIST, TOPOLOGY_DUMP,
+    BENCH, CLIENT, COMPLETIONS, DOCTOR, ENGINE_BENCH, ENGINE_SWEEP, EXPLAIN, GET, KEEPER, LS, MAN, MASTER,
+    METADATA_SERVER, Operands, PROGRAMS, PROXY, PUT, Program, RM, SHOW_LINK, SIMULATE, STAT, STATE_GC, STATE_LS,
+    STATUS, TIER_FORGET, TIER_LIST, TOP, TOPOLOGY_DUMP,
 };
 pub use reference::reference_page;
 pub use setting::{Setting, SettingError, Support, Type, boolean, duration_ms};

@@ -18,6 +18,9 @@ pub struct Setting {
     pub support: Support,
 }
 
+/// Settings of one kind, for the help of a program with many: its title, and their names.
+pub(crate) type HelpGroup = (&'static str, &'static [&'static str]);
+
 /// Whether a setting does anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
@@ -89,6 +92,14 @@ pub enum SettingError {
         word: String,
         /// The flag that it may have been meant for.
         meant: Option<String>,
+    },
+    /// A command without what it is about.
+    #[error("{program}: which {what}? --help tells more")]
+    Lacks {
+        /// The command.
+        program: &'static str,
+        /// What is missing.
+        what: &'static str,
     },
     /// A key of a file that is not in the table.
     #[error("{path}: {key} is no setting of {program}{}", suggestion("", close))]

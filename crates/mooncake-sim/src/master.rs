@@ -329,6 +329,7 @@ impl Master {
                 cluster_id: String::new(),
                 storage: None,
                 tiers_allowed: true,
+                pages: String::new(),
             },
             waiting: commit::Queue::new(lsn),
             log_id,

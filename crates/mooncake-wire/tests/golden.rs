@@ -113,6 +113,7 @@ fn hellos_are_what_they_were() {
         Open(OpenSession { host_name: "host:1".into(), process: process(), claim: None }),
         Resume(resume),
         Attach(AttachCall { session: 1 << 32, secret: 0x3132_3334_3536_3738 }),
+        Ask(AskIdentity {}),
     });
     for ((name, full), (_, empty)) in all {
         frame(&mut golden, format!("hello.{name}"), &hello(full));
@@ -142,6 +143,7 @@ fn hellos_are_what_they_were() {
         storage: None,
         cluster_id: String::new(),
         no_tiers: false,
+        pages: String::new(),
     };
     frame(&mut golden, "hello_reply", &reply);
     let (root, cluster_id) = ("/mnt/fs".into(), "cluster".into());
@@ -149,6 +151,8 @@ fn hellos_are_what_they_were() {
     frame(&mut golden, "hello_reply.storage", &HelloReply { storage, ..HelloReply::default() });
     let cluster_id = "cluster".into();
     frame(&mut golden, "hello_reply.cluster", &HelloReply { cluster_id, ..HelloReply::default() });
+    let pages = "127.0.0.1:9003".into();
+    frame(&mut golden, "hello_reply.pages", &HelloReply { pages, ..HelloReply::default() });
     frame(&mut golden, "hello_reply.no_tiers", &HelloReply { no_tiers: true, ..HelloReply::default() });
     frame(&mut golden, "hello_reply.empty", &HelloReply::default());
     golden.check("hellos.txt");

@@ -223,7 +223,8 @@ class Checked:
 
     def _judge(self, name: str, result: Any, args: tuple, kwargs: dict) -> Any:
         call = name.removeprefix("async_")
-        if call in _MISSES and result == _MISSES[call]:
+        # An array is no miss, and compared with one it is as many answers as it has elements.
+        if call in _MISSES and type(result) is type(_MISSES[call]) and result == _MISSES[call]:
             code = _native._last_code(self._store) or NOT_FOUND
             raise error(code, self._store.last_error(), _key_at((), [*args, *kwargs.values()]))
         # The calls for segments return several things.

@@ -78,6 +78,11 @@ impl MasterAddress {
     pub fn len(&self) -> usize {
         self.hosts.len()
     }
+
+    /// Host of one of them, as it was named.
+    pub fn host(&self, index: usize) -> &str {
+        &self.hosts[index % self.hosts.len()].0
+    }
 }
 
 impl fmt::Display for MasterAddress {

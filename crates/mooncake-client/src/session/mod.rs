@@ -4,6 +4,7 @@ pub(crate) mod absence;
 pub(crate) mod caller;
 pub(crate) mod connection;
 pub(crate) mod control;
+pub(crate) mod master_info;
 pub(crate) mod opening;
 pub(crate) mod orphaned_puts;
 pub(crate) mod reservation_origin;

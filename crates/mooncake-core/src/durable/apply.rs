@@ -239,6 +239,9 @@ impl Core {
 
     fn apply_session_over(&mut self, now: Time, session: SessionId) -> Result<(), ReplayError> {
         let gone = self.sessions.remove(session).ok_or(ReplayError::UnknownSession(session.0))?;
+        if let Some(writer) = gone.writer {
+            self.objects.writer_left(writer);
+        }
         for (rid, views) in gone.pins {
             self.pins.holds_no_more(session, rid);
             for _ in 0..views {
@@ -355,6 +358,8 @@ impl Core {
             for replica in good {
                 writer.remember_committed(replica.rid);
             }
+            let number = *writer.writer.get_or_insert_with(|| self.objects.begin_writer());
+            self.objects.set_writer(slot, number);
         }
         good.iter().for_each(|replica| self.removals.committed(replica.rid));
         Ok(())
@@ -435,7 +440,7 @@ impl Core {
         self.put_aside_object(slot);
         let place = TierPlace::of(replica);
         let object = self.objects.object(slot);
-        let (size, before) = (object.size, object.places.tier());
+        let (size, before) = (object.size(), object.places.tier());
         let places = Places::new(object_id, object.places.memory(), Some(place));
         if let Some(before) = before {
             self.tiers.drop_place(&before, size);
@@ -632,10 +637,10 @@ impl Core {
         self.put_aside_object(slot);
         let object = self.objects.remove(slot);
         for place in object.places.memory() {
-            self.drop_place(place, object.size, object.hold == Hold::Hard)?;
+            self.drop_place(place, object.size(), object.hold == Hold::Hard)?;
         }
         if let Some(place) = object.places.tier() {
-            self.tiers.drop_place(&place, object.size);
+            self.tiers.drop_place(&place, object.size());
         }
         self.news.room = true;
         Ok(())
@@ -658,7 +663,7 @@ impl Core {
         if places.rids().next().is_none() {
             return self.unlink(slot);
         }
-        let (size, hard) = (object.size, object.hold == Hold::Hard);
+        let (size, hard) = (object.size(), object.hold == Hold::Hard);
         if let Some(place) = dropped_tier {
             self.tiers.drop_place(&place, size);
         }

@@ -48,7 +48,7 @@ impl Core {
         let object: &Object = self.objects.object(slot);
         let there = |replica: &Replica| there(replica.extent.segment);
         let replicas: SmallVec<[Replica; 1]> = object.replicas().into_iter().filter(there).collect();
-        let tier = object.places.tier().map(|place| place.replica(object.size)).filter(there);
+        let tier = object.places.tier().map(|place| place.replica(object.size())).filter(there);
         let lowest = replicas.iter().map(|replica| replica.rid).min();
         if lowest.is_none() && tier.is_none() {
             return None;
@@ -59,7 +59,7 @@ impl Core {
             Hold::Hard => PinKind::Hard,
         };
         let key = self.objects.key(slot).into();
-        let (size, crc32c) = (object.size, object.crc32c);
+        let (size, crc32c) = (object.size(), object.crc32c);
         let group: Box<[u8]> = self.objects.group_of(slot).into();
         let object_id = object.id();
         if tier.is_some() || lowest != Some(object_id) {

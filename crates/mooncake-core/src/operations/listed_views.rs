@@ -341,7 +341,7 @@ impl Core {
                 if self.segments.get(place.segment).is_none() {
                     return false;
                 }
-                (place.extent(object.size), Some(key_of(self, slot)))
+                (place.extent(object.size()), Some(key_of(self, slot)))
             }
         };
         for _ in 0..views {

@@ -30,7 +30,7 @@ impl<'a> FoundRef<'a> {
     fn new(object: &'a Object, segments: &'a Segments, host: Option<u32>, sight: Sight) -> Self {
         let tier = object.places.tier().filter(|place| sight == Sight::Tiers && segments.is_live(place.tier));
         let memory = object.places.memory();
-        FoundRef { size: object.size, crc32c: object.crc32c, memory, tier, segments, host }
+        FoundRef { size: object.size(), crc32c: object.crc32c, memory, tier, segments, host }
     }
 
     /// Live replicas in the order in which a reader tries them: in memory on its host, in memory elsewhere, on a tier.
@@ -156,7 +156,7 @@ impl Core {
             core.objects.protect(now, slot, core.config.lookup_protect_ms);
             // One look: this is what engines ask most.
             let object = core.objects.object(slot);
-            let (size, is_in_memory) = (object.size, !object.places.memory().is_empty());
+            let (size, is_in_memory) = (object.size(), !object.places.memory().is_empty());
             if !is_in_memory {
                 core.is_found(slot);
             }
@@ -218,7 +218,7 @@ impl Core {
         let object = self.objects.object(slot);
         if object.places.memory().is_empty() {
             self.counts.tier_hits += 1;
-            self.counts.tier_hit_bytes += object.size;
+            self.counts.tier_hit_bytes += object.size();
         }
     }
 

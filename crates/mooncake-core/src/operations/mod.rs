@@ -11,6 +11,7 @@ pub(crate) mod kept;
 pub(crate) mod listed_views;
 pub(crate) mod lookup;
 pub(crate) mod membership;
+pub(crate) mod objects;
 pub(crate) mod once;
 pub(crate) mod orders;
 pub(crate) mod owner;

@@ -303,7 +303,7 @@ impl Core {
     /// The tier for the first replica in memory.
     fn tier_of_first(&self, slot: ObjectSlot) -> Option<SegmentNo> {
         let object = self.objects.object(slot);
-        object.places.memory().first().and_then(|place| self.tier_near(place.segment, object.size, Among::All))
+        object.places.memory().first().and_then(|place| self.tier_near(place.segment, object.size(), Among::All))
     }
 
     /// The tier for what lies on a segment: of its session, of which the one with the largest part of its window free;
@@ -350,7 +350,7 @@ impl Core {
     pub(crate) fn may_be_written(&self, slot: ObjectSlot) -> bool {
         let object = self.objects.object(slot);
         let mut near =
-            object.places.memory().iter().flat_map(|place| self.tiers_near(place.segment, object.size, Among::All));
+            object.places.memory().iter().flat_map(|place| self.tiers_near(place.segment, object.size(), Among::All));
         near.any(|(.., tier)| !tier.is_left_alone())
     }
 
@@ -390,7 +390,7 @@ impl Core {
         if object.marks.has(Mark::Ordered) || self.is_on_live_tier(slot) {
             return Ordered::No;
         }
-        let (size, object_id, crc32c) = (object.size, object.id(), object.crc32c);
+        let (size, object_id, crc32c) = (object.size(), object.id(), object.crc32c);
         let live = object.places.memory().iter().filter(|place| self.segments.is_live(place.segment));
         let near = live.filter_map(|place| {
             let number = match among {
@@ -466,7 +466,7 @@ impl Core {
                 continue;
             };
             let object = self.objects.get(order.slot).filter(|object| object.id() == order.object_id);
-            let Some(size) = object.map(|object| object.size) else { continue };
+            let Some(size) = object.map(|object| object.size()) else { continue };
             let tier = self.tiers.get(number).expect("it is Live");
             let is_one = |address: &u64| *address <= ADDRESS_MAX && !tier.judged.contains(&tier.file_of(*address));
             let Some(address) = address.filter(is_one) else {

@@ -27,8 +27,8 @@ impl Core {
         let slot = self.objects.find(self.objects.hash(key), key);
         let object = slot.map(|slot| self.objects.object(slot));
         let replica = object.and_then(|object| {
-            let memory = object.places.memory().iter().map(|place| place.replica(object.size));
-            memory.chain(object.places.tier().map(|place| place.replica(object.size))).find(|other| other.rid == rid)
+            let memory = object.places.memory().iter().map(|place| place.replica(object.size()));
+            memory.chain(object.places.tier().map(|place| place.replica(object.size()))).find(|other| other.rid == rid)
         });
         let (Some(object), Some(replica)) = (object, replica) else {
             self.counts.stale_messages += 1;

@@ -92,7 +92,7 @@ impl Core {
             while !work.is_used_up()
                 && let Some(wanted) = self.promotions.next_found(tier)
             {
-                let size = self.objects.get(wanted.slot).map_or(0, |object| object.size);
+                let size = self.objects.get(wanted.slot).map_or(0, |object| object.size());
                 let outcome = match size >= full_from {
                     true => Outcome::NoRoom,
                     false => self.promote_one(now, wanted, work, fx),
@@ -147,7 +147,7 @@ impl Core {
         let Some(object) = self.objects.get(slot).filter(|object| object.id() == wanted.object_id) else {
             return Outcome::Over;
         };
-        let (size, crc32c, place) = (object.size, object.crc32c, object.places.tier());
+        let (size, crc32c, place) = (object.size(), object.crc32c, object.places.tier());
         let is_in_memory = !object.places.memory().is_empty();
         let is_live = |number| self.tiers.get(number).is_some_and(Tier::is_live);
         let Some(place) = place.filter(|place| !is_in_memory && is_live(place.tier)) else {

@@ -130,7 +130,7 @@ impl Core {
             self.news.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        self.count_outcomes(&outcomes);
+        self.count_outcomes(&outcomes, wait || !config.comes_again);
         self.remember(origin, Remembered::PutStart(outcomes.clone()), fx);
         let told = self.told(outcomes, &reasons);
         self.serve_waiting(now, fx);
@@ -320,8 +320,11 @@ impl Core {
         Wishes { preferred, local: local.unwrap_or_default(), strategy, beside, alone: None }
     }
 
-    pub(crate) fn count_outcomes(&mut self, outcomes: &[StartOutcome]) {
+    /// `is_last_word`: the caller does not ask again for what it did not get.
+    pub(crate) fn count_outcomes(&mut self, outcomes: &[StartOutcome], is_last_word: bool) {
         for outcome in outcomes {
+            self.counts.put_failed_full += u64::from(is_last_word && matches!(outcome, StartOutcome::Full(_)));
+            self.counts.put_failed_busy += u64::from(is_last_word && matches!(outcome, StartOutcome::Busy(_)));
             self.counts.put_keys += 1;
             let count = match outcome {
                 StartOutcome::Placed(_) => &mut self.counts.put_placed,

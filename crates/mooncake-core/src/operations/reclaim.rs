@@ -82,7 +82,7 @@ impl Core {
             self.not_moved(slot, &order);
         }
         let object = self.objects.object(slot);
-        let size = object.size;
+        let size = object.size();
         let is_pinned = matches!(object.hold, Hold::Soft | Hold::Hard) || object.protected_until > now;
         let tier = self.tiers.get_mut(number).expect("it is Live");
         if tier.kept_of != Some(file) {

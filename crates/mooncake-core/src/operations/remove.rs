@@ -43,7 +43,7 @@ pub struct Candidate {
 /// How far a listing of keys is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KeysCursor {
-    next: u32,
+    pub(super) next: u32,
 }
 
 impl Core {

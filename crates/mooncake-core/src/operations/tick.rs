@@ -158,7 +158,7 @@ impl Core {
             && let Some(victim) = self.next_to_watermark(now, &mut steps, &mut passes)
         {
             let object = self.objects.object(victim);
-            let freed = object.size.next_multiple_of(GRANULE) * object.places.memory().len() as u64;
+            let freed = object.size().next_multiple_of(GRANULE) * object.places.memory().len() as u64;
             left = left.saturating_sub(freed);
             steps = steps.saturating_sub(key_as(self.objects.key(victim).len()));
             self.evict(now, victim, fx);

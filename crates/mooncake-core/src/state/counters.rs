@@ -33,6 +33,10 @@ pub struct Counters {
     pub put_too_large: u64,
     /// Refused for their key or size.
     pub put_refused: u64,
+    /// Of those without room, the ones of which that was the last word: their caller does not ask again.
+    pub put_failed_full: u64,
+    /// Of those with another put under way, the same.
+    pub put_failed_busy: u64,
     /// Puts ended well.
     pub puts_committed: u64,
     /// Puts aborted by their writer; Mooncake's metric calls them revoked.

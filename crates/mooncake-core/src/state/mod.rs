@@ -30,3 +30,4 @@ pub(crate) mod tier_stats;
 pub(crate) mod tier_writes;
 pub(crate) mod waiting_put;
 pub(crate) mod watermark;
+pub(crate) mod writers;

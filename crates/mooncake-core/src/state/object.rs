@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use crate::ids::{Extent, Replica, SegmentNo, Time};
 use crate::slab::{Link, Linked};
+use crate::state::writers::WriterNo;
 use mooncake_ids::{GRANULE, Rid, TIER_BLOCK};
 
 /// Longest key that is kept without memory of its own: most keys of engines are shorter.
@@ -230,7 +231,8 @@ pub(crate) enum ListedIn {
 
 /// Its key lies beside it in the slab; its group, whose name and members are elsewhere too, with the groups.
 pub(crate) struct Object {
-    pub size: u64,
+    /// Its size above the number of its writer.
+    size_and_writer: u64,
     pub places: Places,
     pub link: Link,
     pub crc32c: u32,
@@ -286,7 +288,7 @@ impl Object {
     /// In no list, without protection, views and marks.
     pub fn new(size: u64, crc32c: u32, places: Places, hold: Hold) -> Object {
         Object {
-            size,
+            size_and_writer: size << WriterNo::BITS,
             places,
             link: Link::default(),
             crc32c,
@@ -299,20 +301,42 @@ impl Object {
         }
     }
 
+    /// Bytes: no segment holds so many that 48 bits are too few.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size_and_writer >> WriterNo::BITS
+    }
+
+    /// The client that stored it.
+    #[inline]
+    pub fn writer(&self) -> WriterNo {
+        WriterNo(self.size_and_writer as u16)
+    }
+
+    #[inline]
+    pub fn set_writer(&mut self, writer: WriterNo) {
+        self.size_and_writer = self.size() << WriterNo::BITS | u64::from(writer.0);
+    }
+
     /// A replacement is being written.
     #[inline]
     pub fn is_replaced(&self) -> bool {
         self.marks.has(Mark::Replacing)
     }
 
+    /// For how long a look-up protects it yet, microseconds.
+    pub fn protected_for_us(&self, now: Time) -> u64 {
+        self.protected_until.time().0.saturating_sub(now.0)
+    }
+
     /// Those in memory.
     pub fn replicas(&self) -> SmallVec<[Replica; 1]> {
-        self.places.memory().iter().map(|place| place.replica(self.size)).collect()
+        self.places.memory().iter().map(|place| place.replica(self.size())).collect()
     }
 
     /// Of all replicas in memory.
     pub fn bytes(&self) -> u64 {
-        self.size * self.places.memory().len() as u64
+        self.size() * self.places.memory().len() as u64
     }
 
     /// See [`Places::object_id`].
@@ -345,6 +369,18 @@ mod tests {
     fn an_object_stays_small() {
         assert_eq!((size_of::<Place>(), size_of::<Places>()), (16, 16));
         assert_eq!((size_of::<Object>(), size_of::<Option<Object>>()), (48, 48));
+    }
+
+    #[test]
+    fn a_size_and_a_writer_lie_beside_each_other() {
+        let place = Place::new(Rid::new(1, 1), SegmentNo(1), 0);
+        for (size, writer) in [(1, 0), ((1 << 48) - 1, 7), (4096, u16::MAX)] {
+            let mut object = Object::new(size, 0, Places::of_new(&[place]), Hold::None);
+            assert_eq!((object.size(), object.writer()), (size, WriterNo::NOBODY));
+            object.set_writer(WriterNo(writer));
+            object.set_writer(WriterNo(writer));
+            assert_eq!((object.size(), object.writer()), (size, WriterNo(writer)));
+        }
     }
 
     #[test]

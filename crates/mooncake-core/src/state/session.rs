@@ -12,6 +12,7 @@ use crate::ids::{SegmentNo, Time};
 use crate::request::{Origin, Refused, Remembered, SessionSpec, Sight};
 use crate::state::comparing::Comparing;
 use crate::state::promotion::RoomSought;
+use crate::state::writers::WriterNo;
 use crate::touched::Touched;
 use mooncake_ids::{Rid, SessionId, TierUuid};
 
@@ -71,6 +72,8 @@ pub(crate) struct Session {
     /// Since when its process is known to have ended, where it is kept. No log has it: that is found out again.
     pub bereft: Option<Time>,
     committed: VecDeque<Rid>,
+    /// Its number as one that stores objects, from the first one on. No log has it.
+    pub writer: Option<WriterNo>,
 }
 
 /// For how long a session waits for an heir, and for which.
@@ -281,6 +284,7 @@ impl Sessions {
                 kept: None,
                 bereft: None,
                 committed: VecDeque::new(),
+                writer: None,
             },
         );
     }

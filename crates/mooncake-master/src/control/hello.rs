@@ -21,8 +21,8 @@ use crate::shared::Shared;
 
 /// What a connection is from now on.
 pub enum Role {
-    /// Closed once the reply is out.
-    Refused,
+    /// Closed once the reply is out: refused, or told what it asked.
+    Over,
     /// A session's anchor.
     Anchor(Registered),
     /// A call connection of a session.
@@ -43,14 +43,21 @@ pub fn asks_for_anchor(hello: &Hello) -> bool {
 
 /// Answers a hello: the framed reply, and what the connection is.
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role), LogClosed> {
+    if let Some(Asks::Ask(_)) = hello.role {
+        return Ok((framed(&hello::introduced(&shared.identity.told, shared.position())), Role::Over));
+    }
     let about = About::of(&hello);
     let (reply, role) = match ReadHello::read(hello, crate::random::number(), shared.routes.anchors()) {
         Ok(hello) => admit(shared, hello, about, via).await?,
         Err(refusal) => refuse(shared, refusal),
     };
+    Ok((framed(&reply), role))
+}
+
+fn framed(reply: &HelloReply) -> Vec<u8> {
     let mut out = Vec::new();
-    encode_frame(&reply, &mut out);
-    Ok((out, role))
+    encode_frame(reply, &mut out);
+    out
 }
 
 async fn admit(
@@ -113,7 +120,7 @@ async fn admit(
 
 fn refuse(shared: &Shared, refusal: Refusal) -> (HelloReply, Role) {
     shared.metrics.refused(&refusal);
-    (hello::refused(refusal, &shared.identity.told, shared.position()), Role::Refused)
+    (hello::refused(refusal, &shared.identity.told, shared.position()), Role::Over)
 }
 
 /// Tells people, and the metrics, which client came.
@@ -157,7 +164,7 @@ mod tests {
     use std::time::Duration;
 
     use mooncake_os::ProcessIdentity;
-    use mooncake_wire::message::{self, OpenSession, ResumeSession};
+    use mooncake_wire::message::{self, AskIdentity, OpenSession, ResumeSession};
     use mooncake_wire::{FEATURES, FrameReader, VERSION};
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
@@ -227,12 +234,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_that_asks_what_this_master_is_hears_it_and_is_no_client() {
+        let shared = master();
+        let (reply, role) = say(&shared, Asks::Ask(AskIdentity {})).await;
+        assert!(reply.refusal.is_none() && matches!(role, Role::Over));
+        assert_eq!((reply.pages, reply.session), (shared.identity.told.pages.clone(), 0));
+        assert_eq!((shared.routes.anchors(), shared.read(|core, _| core.stats().sessions)), (0, 0));
+    }
+
+    #[tokio::test]
     async fn who_is_refused_has_no_anchor() {
         let shared = master();
         let (opened, anchor) = open(&shared).await;
         drop(anchor);
         let (reply, role) = resume(&shared, &HelloReply { secret: opened.secret ^ 1, ..opened }).await;
-        assert!(reply.refusal.is_some() && matches!(role, Role::Refused));
+        assert!(reply.refusal.is_some() && matches!(role, Role::Over));
         assert_eq!(shared.routes.anchors(), 0);
     }
 

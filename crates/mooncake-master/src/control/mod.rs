@@ -128,7 +128,7 @@ async fn greet<S: Stream>(
     }
     let (reply, role) = hello::answer(shared, hello, via).await?;
     match role {
-        Role::Refused => connection.send(&reply).await?,
+        Role::Over => connection.send(&reply).await?,
         Role::Anchor(anchor) => {
             entry.is_anchor(anchor.session);
             connection.send(&reply).await?;

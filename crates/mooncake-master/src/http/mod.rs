@@ -1,13 +1,16 @@
 //! The admin and metrics server: paths and shapes of Mooncake.
 
 mod clients;
+mod objects;
 pub(crate) mod query;
+mod status;
 mod tiers;
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -33,10 +36,14 @@ use crate::shared::Shared;
 const INDEX: &str = "\
 mooncake_master: pages of this port
 
+GET  /                       a page for browsers; this text for others
+GET  /status                 all that this page shows: what is wrong, figures, rates, history, clients
+GET  /livez, /readyz         200 while it answers; 200 while it serves, else 503
 GET  /health                 whether the master serves, and what is broken meanwhile
 GET  /metrics                Prometheus text
 GET  /metrics/summary        one line of figures
 GET  /get_all_keys           one key a line; ?prefix=TEXT, ?limit=NUMBER
+GET  /get_objects            objects with size, age and place; ?prefix=TEXT, ?limit=NUMBER, ?key=KEY
 GET  /query_key?key=KEY      where an object lies; counts as an existence query
 GET  /batch_query_keys?keys=KEY,KEY    the same of several, percent-encoded; protects nothing
 GET  /get_all_segments       names of segments, one a line
@@ -72,8 +79,13 @@ pub fn pages(shared: Arc<OnceLock<Arc<Shared>>>) -> impl Fn() -> (Router, bool) 
 
 /// Pages of a master that reads its log.
 fn starting() -> Router {
+    let since = Instant::now();
     let waiting = async || failed(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, "the master is reading its log");
     Router::new()
+        .route("/", get(status::page))
+        .route("/status", get(async move || as_json(StatusCode::OK, &crate::status::starting(since.elapsed()))))
+        .route("/livez", get(async || plain("ok\n".to_owned())))
+        .route("/readyz", get(async || status::not_ready("the master is reading its log")))
         .route("/health", get(async || health_page("recovering", false, &[])))
         .route("/role", get(async || plain("standby".to_owned())))
         .route("/ha_status", get(async || plain("recovering".to_owned())))
@@ -83,7 +95,11 @@ fn starting() -> Router {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route("/", get(async || plain(INDEX.to_owned())))
+        .route("/", get(status::page))
+        .route("/status", get(status::status))
+        .route("/livez", get(async || plain("ok\n".to_owned())))
+        .route("/readyz", get(status::ready))
+        .route("/get_objects", get(objects::list))
         .route("/metrics", get(metrics_page))
         .route("/metrics/summary", get(metrics_summary))
         .route("/health", get(health))

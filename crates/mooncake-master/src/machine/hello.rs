@@ -45,6 +45,8 @@ pub struct Identity {
     pub storage: Option<SharedStorage>,
     /// Whether clients may have tiers on disks of their own.
     pub tiers_allowed: bool,
+    /// Where the HTTP pages are, IP:PORT as the master listens.
+    pub pages: String,
 }
 
 /// Where the master's own log stands, under the core's lock.
@@ -180,7 +182,10 @@ impl ReadHello {
                 Role::Resume { resume: Box::new(resume), process, segments, views }
             }
             Some(hello::Role::Attach(attach)) => Role::Attach(attach),
-            None => return Err(bad_request("the hello asks for no role known here".to_owned())),
+            // The shell answers the first of these before it reads on.
+            Some(hello::Role::Ask(_)) | None => {
+                return Err(bad_request("the hello asks for no role known here".to_owned()));
+            }
         };
         let sight = if Feature::Tiers.is_in(features) { Sight::Tiers } else { Sight::Memory };
         Ok(ReadHello { highest, role, sight })
@@ -305,6 +310,11 @@ fn uuids(segments: &[SegmentUuid]) -> Vec<Bytes> {
     segments.iter().map(|uuid| uuid.0.to_vec().into()).collect()
 }
 
+/// The reply to a hello that asks for nothing else.
+pub fn introduced(identity: &Identity, position: LogPosition) -> HelloReply {
+    signed(HelloReply::default(), identity, position)
+}
+
 /// The reply to a hello that is refused.
 pub fn refused(refusal: Refusal, identity: &Identity, position: LogPosition) -> HelloReply {
     signed(HelloReply { refusal: Some(refusal), ..HelloReply::default() }, identity, position)
@@ -323,6 +333,7 @@ fn signed(reply: HelloReply, identity: &Identity, position: LogPosition) -> Hell
         storage: identity.storage.as_ref().map(convert::storage),
         cluster_id: identity.cluster_id.clone(),
         no_tiers: !identity.tiers_allowed,
+        pages: identity.pages.clone(),
         ..reply
     }
 }

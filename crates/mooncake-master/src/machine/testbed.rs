@@ -97,6 +97,7 @@ impl Testbed {
             cluster_id: "cluster".to_owned(),
             storage: None,
             tiers_allowed: true,
+            pages: String::new(),
         };
         let reply = admitted.reply(true, &identity, position);
         Ok((Client { session, secret: reply.secret, queue }, reply))

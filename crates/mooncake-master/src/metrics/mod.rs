@@ -301,6 +301,23 @@ pub struct ShellReading {
     existing_of_batches: u64,
 }
 
+impl ShellReading {
+    /// How long answers to one kind of request took.
+    pub fn latency(&self, what: RequestKind) -> &Distribution {
+        &self.latencies[what as usize]
+    }
+
+    /// Bytes of objects that were found.
+    pub fn hit_bytes(&self) -> u64 {
+        self.hit_bytes
+    }
+
+    /// Bytes of objects that got room.
+    pub fn placed_bytes(&self) -> u64 {
+        self.value_sizes.sum
+    }
+}
+
 pub(crate) fn add(counter: &AtomicU64, value: u64) {
     counter.fetch_add(value, Ordering::Relaxed);
 }

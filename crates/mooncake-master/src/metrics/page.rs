@@ -81,6 +81,10 @@ pub struct ClientFigures {
     pub name: String,
     /// Bytes that it lends.
     pub lent: u64,
+    /// Bytes on that which views or hard pins keep.
+    pub pinned: u64,
+    /// Bytes of the objects that it stored, and that are still there.
+    pub stored: u64,
     /// Bytes under its views.
     pub viewed: u64,
     /// Bytes in its unfinished puts.
@@ -612,8 +616,21 @@ impl Reading {
 
     fn tell_each_client(&self, out: &mut Page) {
         type Figure = fn(&ClientFigures) -> u64;
-        let figures: [(Kind, &str, &str, Figure); 7] = [
+        let figures: [(Kind, &str, &str, Figure); 9] = [
             (Kind::Gauge, "mooncake_client_lent_bytes", "bytes that a client lends to the pool", |it| it.lent),
+            (
+                Kind::Gauge,
+                "mooncake_client_pinned_bytes",
+                "bytes that views or hard pins keep on what a client lends",
+                |it| it.pinned,
+            ),
+            (
+                Kind::Gauge,
+                "mooncake_client_stored_bytes",
+                "bytes of the objects that a client stored and that are still there; those of a snapshot that was read \
+                 count for nobody",
+                |it| it.stored,
+            ),
             (Kind::Gauge, "mooncake_client_viewed_bytes", "bytes that a client's views keep in memory", |it| it.viewed),
             (Kind::Gauge, "mooncake_client_unfinished_bytes", "bytes in a client's unfinished puts", |it| {
                 it.unfinished

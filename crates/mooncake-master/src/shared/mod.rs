@@ -10,10 +10,13 @@ use mooncake_wire::message::LogPosition;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+use crate::births::Births;
 use crate::call_loops::Loops;
 use crate::clients::Clients;
 use crate::committer::{Commit, Commits, Committer};
 use crate::connections::Connections;
+use crate::events::Events;
+use crate::history::History;
 use crate::log::{Living, Log, LogClosed};
 use crate::machine::anchors;
 use crate::machine::commit::End;
@@ -45,6 +48,10 @@ pub struct Shared {
     pub metrics: Metrics,
     /// What clients said of themselves, and ask for.
     pub clients: Clients,
+    /// When objects came.
+    pub births: Mutex<Births>,
+    /// What was asked of the pool in the last minutes.
+    pub history: Mutex<History>,
     /// What the last periodic summary line was told from.
     pub summarized: Mutex<Previous>,
     /// Lines about misbehaving peers.
@@ -96,6 +103,10 @@ pub struct Identity {
     pub soft_pin: SoftPinTtl,
     /// Called after many objects were freed.
     pub after_bulk_free: Option<fn()>,
+    /// Where the control server listens.
+    pub rpc_address: String,
+    /// The last lines of this master's log.
+    pub events: Arc<Events>,
 }
 
 struct State {
@@ -124,6 +135,8 @@ impl Shared {
         let claims = if log.stats().enabled { EpochClaims::new } else { EpochClaims::without_log };
         Shared {
             clients: Clients::default(),
+            births: Mutex::default(),
+            history: Mutex::default(),
             summarized: Mutex::new(Previous::start(&metrics)),
             state: Mutex::new(State { core, effects: Effects::default() }),
             log,

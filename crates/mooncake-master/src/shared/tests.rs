@@ -27,9 +27,11 @@ impl Shared {
             cluster_id: "cluster".to_owned(),
             storage: None,
             tiers_allowed: true,
+            pages: "127.0.0.1:9003".to_owned(),
         };
         let soft_pin = SoftPinTtl { default_ms: 0, max_ms: 0 };
-        let identity = Identity { told, soft_pin, after_bulk_free: None };
+        let identity =
+            Identity { told, soft_pin, after_bulk_free: None, rpc_address: String::new(), events: Arc::default() };
         let (threads, processes) = (Threads::start().unwrap(), ProcessWatch::new().unwrap());
         let connections = Connections::new(limits);
         Shared::new(Core::new(Config::default()), log, identity, connections, threads, processes)

@@ -1,6 +1,6 @@
 //! Every flag of Mooncake's storage node, and ours.
 
-use crate::setting::{Setting, Type};
+use crate::setting::{HelpGroup, Setting, Type};
 
 const LOGS: &str = "log lines go to stderr";
 
@@ -47,6 +47,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "address of that HTTP server; 0.0.0.0 takes all of IPv4, :: both",
     ),
     Setting::supported("v", Type::I32, "0", "1: also log debug messages"),
+    Setting::supported(
+        "log_format",
+        Type::OneOf(&["text", "json"]),
+        "text",
+        "how log lines are written: for people, or one JSON object a line",
+    ),
     Setting::supported("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
     Setting::no_effect("device_names", Type::Text, "", "there are no RDMA devices to choose from"),
     Setting::no_effect("threads", Type::I64, "1", "threads follow the connections"),
@@ -106,4 +112,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "",
         "with --keep: Unix socket of a mooncake keeper that holds the memory; empty: the service manager's store",
     ),
+];
+
+/// By what they are for.
+pub(crate) const GROUPS: &[HelpGroup] = &[
+    ("The pool", &["master_server_address", "global_segment_size", "local_buffer_size", "enable_offload"]),
+    ("Network", &["host", "port", "protocol", "metadata_server", "enable_http_server", "http_host", "http_port"]),
+    ("Memory that outlives the process (docs/kept-memory.md)", &["keep", "keep_ms", "keeper"]),
+    ("Logging", &["log_format", "v", "minloglevel", "log_dir", "max_log_size", "max_log_files"]),
 ];

@@ -1,6 +1,6 @@
 //! Every flag of Mooncake's master, and ours.
 
-use crate::setting::{Setting, Support, Type};
+use crate::setting::{HelpGroup, Setting, Support, Type};
 
 const WAL: Type = Type::OneOf(&["on", "off", "fsync", "true", "false", "1", "0"]);
 
@@ -13,7 +13,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::supported(
         "rpc_port",
         Type::Port,
-        "0",
+        "50051",
         "port of the control server; given as 0: any free port, printed at start",
     ),
     Setting::supported("port", Type::Port, "50051", "deprecated alias of rpc_port, used when rpc_port is not given"),
@@ -102,6 +102,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::supported("cluster_id", Type::Name, "mooncake_cluster", "name of this pool, 1 to 128 of [A-Za-z0-9._-]"),
     // Logging, after glog.
     Setting::supported("v", Type::I32, "0", "1: also log debug messages"),
+    Setting::supported(
+        "log_format",
+        Type::OneOf(&["text", "json"]),
+        "text",
+        "how log lines are written: for people, or one JSON object a line",
+    ),
     Setting::supported("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
     Setting::supported(
         "log_dir",
@@ -325,5 +331,57 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Type::Bool,
         "false",
         "check all settings, print those in force with their source, and exit",
+    ),
+];
+
+/// By what they are for.
+pub(crate) const GROUPS: &[HelpGroup] = &[
+    (
+        "Network",
+        &[
+            "rpc_address",
+            "rpc_port",
+            "port",
+            "rpc_interface",
+            "metrics_host",
+            "metrics_port",
+            "enable_metric_reporting",
+        ],
+    ),
+    (
+        "Capacity and eviction",
+        &[
+            "default_kv_lease_ttl",
+            "default_kv_soft_pin_ttl",
+            "max_kv_soft_pin_ttl",
+            "allow_evict_soft_pinned_objects",
+            "eviction_high_watermark_ratio",
+            "eviction_ratio",
+            "allocation_strategy",
+            "put_start_discard_timeout_sec",
+        ],
+    ),
+    (
+        "Tiers (docs/tiers.md)",
+        &[
+            "enable_offload",
+            "offload_on_evict",
+            "offload_force_evict",
+            "promotion_on_hit",
+            "promotion_admission_threshold",
+            "tier_writes_per_day",
+            "tier_retention",
+            "tier_prefetch",
+            "root_fs_dir",
+            "enable_disk_eviction",
+            "quota_bytes",
+        ],
+    ),
+    ("Durability", &["wal", "wal_dir", "cluster_id", "snapshot_interval_seconds"]),
+    ("Logging", &["log_format", "v", "minloglevel", "log_dir", "max_log_size", "max_log_files"]),
+    ("Settings", &["config_path", "check_config"]),
+    (
+        "A metadata server for transfer engines beside it",
+        &["enable_http_metadata_server", "http_metadata_server_host", "http_metadata_server_port"],
     ),
 ];

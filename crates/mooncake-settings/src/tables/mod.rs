@@ -8,6 +8,8 @@ pub(crate) mod keeper;
 pub(crate) mod master;
 pub(crate) mod metadata_server;
 pub mod mooncake_config;
+pub(crate) mod pool;
 pub(crate) mod proxy;
+pub(crate) mod simulate;
 pub(crate) mod state;
 pub(crate) mod tier;

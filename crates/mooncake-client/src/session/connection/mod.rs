@@ -94,7 +94,7 @@ impl Connection {
         deadline: &Deadline<'_>,
     ) -> Result<(Self, HelloReply), ConnectionError> {
         // Before the master waits for it.
-        let is_anchor = !matches!(role, hello::Role::Attach(_));
+        let is_anchor = matches!(role, hello::Role::Open(_) | hello::Role::Resume(_));
         let client = is_anchor.then(|| client_info(AboutProcess::this()));
         let mut connection = Self::dial(address, deadline)?;
         connection.output.extend_from_slice(&CONTROL_PREFACE);

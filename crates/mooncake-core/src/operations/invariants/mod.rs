@@ -167,7 +167,7 @@ impl Core {
 
     /// Each file of a tier has the records that objects have there; what is marked as ordered is under order.
     fn check_tiers(&self) -> Result<(), String> {
-        let on_tiers = self.objects.iter().filter_map(|(_, object)| Some((object.places.tier()?, object.size)));
+        let on_tiers = self.objects.iter().filter_map(|(_, object)| Some((object.places.tier()?, object.size())));
         let places: Vec<_> = on_tiers.collect();
         self.tiers.check_invariants(&places, |number| self.segments.is_live(number))?;
         let last = Rid::new(self.epoch.number, self.counter);

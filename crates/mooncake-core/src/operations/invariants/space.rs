@@ -62,7 +62,7 @@ impl Core {
             let key = self.objects.key(slot).escape_ascii();
             let mut owners = Vec::with_capacity(object.places.memory().len());
             for place in object.places.memory() {
-                let (replica, pin) = (place.replica(object.size), self.pins.get(place.rid));
+                let (replica, pin) = (place.replica(object.size()), self.pins.get(place.rid));
                 let (of, extent) = (pin.and_then(|pin| pin.object), pin.map(|pin| pin.extent));
                 ensure!(
                     extent.is_none_or(|extent| extent == replica.extent),

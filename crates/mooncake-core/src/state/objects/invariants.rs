@@ -7,6 +7,7 @@ use crate::ensure::ensure;
 use crate::ids::SegmentNo;
 use crate::state::object::{Hold, ListedIn, Object, Places};
 use crate::state::segment::Segments;
+use crate::state::writers::Stored;
 
 impl Objects {
     /// Each object is found by its key, is in the list that it says, and that is the right one; the counts are right.
@@ -142,14 +143,30 @@ impl Objects {
             ensure!(there == counted, "{there} lie on {number:?} alone, and counted {counted}");
         }
         self.check_several(segments)?;
-        self.check_unwritten()
+        self.check_unwritten()?;
+        self.check_writers()
+    }
+
+    fn check_writers(&self) -> Result<(), String> {
+        let mut stored: BTreeMap<u16, Stored> = BTreeMap::new();
+        for (_, object) in self.slab.iter() {
+            let of = stored.entry(object.writer().0).or_default();
+            of.objects += 1;
+            of.bytes += object.size();
+        }
+        for number in self.writers.numbers() {
+            let (there, counted) = (stored.remove(&number.0).unwrap_or_default(), self.writers.stored(number));
+            ensure!(there == counted, "{number:?} has stored {there:?}, and is counted {counted:?}");
+        }
+        ensure!(stored.is_empty(), "{stored:?} were stored, and are counted nowhere");
+        Ok(())
     }
 
     fn check_unwritten(&self) -> Result<(), String> {
         let mut unwritten: BTreeMap<SegmentNo, u64> = BTreeMap::new();
         for (_, object) in self.slab.iter().filter(|(_, object)| object.places.tier().is_none()) {
             for place in object.places.memory() {
-                *unwritten.entry(place.segment).or_default() += object.size;
+                *unwritten.entry(place.segment).or_default() += object.size();
             }
         }
         for (nth, on) in self.on_segments.iter().enumerate() {

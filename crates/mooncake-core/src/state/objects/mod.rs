@@ -21,6 +21,7 @@ use crate::state::group::Groups;
 use crate::state::index::{self, Index};
 use crate::state::object::{Hold, ListedIn, Mark, Object, Places, TierPlace};
 use crate::state::segment::Segments;
+use crate::state::writers::{Stored, WriterNo, Writers};
 use mooncake_ids::Rid;
 
 pub(crate) use coldest_first::ColdestFirst;
@@ -113,6 +114,7 @@ pub(crate) struct Objects {
     pub replaced_bytes: u64,
     groups: Groups,
     renewals: Renewals,
+    writers: Writers,
 }
 
 impl Objects {
@@ -135,6 +137,7 @@ impl Objects {
             replaced_bytes: 0,
             groups: Groups::default(),
             renewals: Renewals::default(),
+            writers: Writers::default(),
         }
     }
 
@@ -213,6 +216,7 @@ impl Objects {
         let slot = self.slab.insert_with(object, key);
         self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
         self.count(slot, segments);
+        self.writers.add(self.slab[slot].writer(), self.slab[slot].size());
         if let Some(pin) = soft {
             self.soft_pins.insert(slot, pin, holds);
         }
@@ -238,8 +242,32 @@ impl Objects {
         if object.hold == Hold::Hard {
             self.hard_pinned -= 1;
         }
-        self.discount(slot, object.size, &object.places);
+        self.discount(slot, object.size(), &object.places);
+        self.writers.remove(object.writer(), object.size());
         object
+    }
+
+    /// A client stores its first object.
+    pub fn begin_writer(&mut self) -> WriterNo {
+        self.writers.begin()
+    }
+
+    /// A client that has stored objects is over.
+    pub fn writer_left(&mut self, number: WriterNo) {
+        self.writers.leave(number);
+    }
+
+    /// Says who stored an object.
+    pub fn set_writer(&mut self, ObjectSlot(slot): ObjectSlot, writer: WriterNo) {
+        let object = &mut self.slab[slot];
+        self.writers.remove(object.writer(), object.size());
+        object.set_writer(writer);
+        self.writers.add(writer, object.size());
+    }
+
+    /// What a client has stored that is still there; nothing, where nobody knows.
+    pub fn stored_by(&self, writer: WriterNo) -> Stored {
+        if writer == WriterNo::NOBODY { Stored::default() } else { self.writers.stored(writer) }
     }
 
     /// Gives an object other places; it must have one.
@@ -248,11 +276,11 @@ impl Objects {
         let object = &mut self.slab[slot];
         if object.is_replaced() {
             self.replaced_bytes -= object.bytes();
-            self.replaced_bytes += object.size * places.memory().len() as u64;
+            self.replaced_bytes += object.size() * places.memory().len() as u64;
         }
         let old = std::mem::replace(&mut object.places, places);
         let was_in_memory = !old.memory().is_empty();
-        let size = object.size;
+        let size = object.size();
         self.discount(slot, size, &old);
         self.count(slot, segments);
         // What has nothing in memory is in no list: nothing of it can be evicted.
@@ -272,13 +300,13 @@ impl Objects {
             Places::One(place) => {
                 let on = on_segment(&mut self.on_segments, place.segment);
                 on.singles += 1;
-                on.unwritten += object.size;
+                on.unwritten += object.size();
             }
             places @ Places::More(_) => {
                 let owners = places.memory().len();
                 if places.tier().is_none() {
                     for place in places.memory() {
-                        on_segment(&mut self.on_segments, place.segment).unwritten += object.size;
+                        on_segment(&mut self.on_segments, place.segment).unwritten += object.size();
                     }
                 }
                 self.several.add(slot, owners, places.segments().any(|number| segments.is_live(number)));
