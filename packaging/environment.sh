@@ -13,11 +13,6 @@ apt_install() {
 command -v cc >/dev/null || apt_install build-essential
 # For the tests that meet the published engine; without it they skip and say so.
 ldconfig -p | grep -q 'libibverbs\.so\.1' || (apt_install libibverbs1) || true
-# For the tests that look at pages; without it they skip and say so.
-for browser in chromium-headless-shell chromium chromium-browser google-chrome chrome-headless-shell none; do
-  ! command -v "$browser" >/dev/null || break
-done
-[ "$browser" != none ] || (apt_install --no-install-recommends chromium-headless-shell) || true
 command -v "$python" >/dev/null || apt_install python3 python3-venv
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, $python is $("$python" -V)" >&2; exit 1; }
 rustup component list --installed 2>/dev/null | grep -q rustfmt || rustup component add rustfmt clippy 2>/dev/null || true

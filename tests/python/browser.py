@@ -39,20 +39,28 @@ class Page:
         # The browser hears commands at descriptor 3, and answers at 4.
         shell = ["bash", "-c", f'exec "$@" 3<&{asks[0]} 4>&{told[1]}', "bash"]
         command = [*shell, binary, *FLAGS, f"--user-data-dir={profile}"]
-        self._log = (profile.parent / "browser.log").open("wb")
-        self._process = subprocess.Popen(
-            command, pass_fds=(asks[0], told[1]), stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL
-        )
-        os.close(asks[0])
-        os.close(told[1])
         self._asks, self._told = asks[1], told[0]
         self._numbers, self._buffer, self._session = itertools.count(1), b"", None
+        self._process: subprocess.Popen | None = None
         self.console: list[str] = []
-        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
-            self._ask(f"{domain}.enable")
-        self.resize(width, height)
+        self._log = (profile.parent / "browser.log").open("wb")
+        try:
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=(asks[0], told[1]), stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL
+                )
+            finally:
+                os.close(asks[0])
+                os.close(told[1])
+            target = self._ask("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Log"):
+                self._ask(f"{domain}.enable")
+            self.resize(width, height)
+        except BaseException:
+            # Nobody has it to close it.
+            self.close()
+            raise
 
     def resize(self, width: int, height: int = 900) -> None:
         self._ask(
@@ -92,8 +100,9 @@ class Page:
         path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"]))
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         os.close(self._asks)
         os.close(self._told)
         self._log.close()

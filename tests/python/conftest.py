@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 from pathlib import Path
@@ -75,16 +77,15 @@ def browse(tmp_path: Path):
     binary = browser.found()
     if binary is None:
         pytest.skip(f"no browser: none of {', '.join(browser.BROWSERS)} (apt install chromium-headless-shell)")
-    opened: list[browser.Page] = []
+    numbers = itertools.count()
+    with contextlib.ExitStack() as opened:
 
-    def start(width: int = 1280, height: int = 900) -> browser.Page:
-        page = browser.Page(binary, tmp_path / f"profile-{len(opened)}", width, height)
-        opened.append(page)
-        return page
+        def start(width: int = 1280, height: int = 900) -> browser.Page:
+            page = browser.Page(binary, tmp_path / f"profile-{next(numbers)}", width, height)
+            opened.callback(page.close)
+            return page
 
-    yield start
-    for page in opened:
-        page.close()
+        yield start
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -38,35 +39,29 @@ def is_well(probe: list[str]) -> bool:
 
 def test_the_services_work_together_and_share_memory(tmp_path):
     """Each in namespaces of its own, as containers are, but for the network."""
+    if subprocess.run([*APART, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no further namespaces")
     try:
         network = Network()
     except NoNamespaces as e:
         pytest.skip(f"no network namespaces: {e}")
-    if subprocess.run([*APART, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no further namespaces")
     found = services(MOONCAKE_SEGMENT_SIZE="64MB")
     env = {"MOONCAKE_STATE_DIR": str(tmp_path / "state")}
     ready = {"master": "Master service started on port 50051", "node": "Mooncake client ready"}
-    started = []
-    try:
-        with network.inside():
-            for name, line in ready.items():
-                command = [*APART, *words(found[name]["command"])]
-                started.append(Program(name, command, tmp_path / f"{name}.out", line, env))
-                started[-1].start()
-            for name in ready:
-                kind, *probe = found[name]["healthcheck"]["test"]
-                assert kind == "CMD"
-                wait_for(f"health of the {name}", partial(is_well, words(probe)))
-            engine = [*APART, *words(found["engine"]["command"])]
-            done = subprocess.run(engine, capture_output=True, text=True, timeout=30)
+    with closing(network), ExitStack() as ends, network.inside():
+        for name, line in ready.items():
+            daemon = Program(name, [*APART, *words(found[name]["command"])], tmp_path / f"{name}.out", line, env)
+            ends.callback(daemon.kill)
+            daemon.start()
+        for name in ready:
+            kind, *probe = found[name]["healthcheck"]["test"]
+            assert kind == "CMD"
+            wait_for(f"health of the {name}", partial(is_well, words(probe)))
+        engine = [*APART, *words(found["engine"]["command"])]
+        done = subprocess.run(engine, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
         assert done.stdout == "hello\n"
         assert " path=shm " in done.stderr
-    finally:
-        for daemon in started:
-            daemon.kill()
-        network.close()
 
 
 def test_all_are_of_one_user_and_one_network():

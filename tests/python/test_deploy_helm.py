@@ -127,9 +127,34 @@ def test_the_image_is_of_this_version():
 
 
 @pytest.mark.parametrize(
+    ("tags", "master", "node"),
+    [
+        ({"image": {"tag": "2"}}, "2", "2"),
+        # As an upgrade has it in between.
+        ({"image": {"tag": "1"}, "master": {"image": {"tag": "2"}}}, "2", "1"),
+        ({"image": {"tag": "2"}, "node": {"image": {"tag": "1"}}}, "2", "1"),
+    ],
+)
+def test_master_and_nodes_can_be_upgraded_apart(tags, master, node):
+    tags = {**tags, "node": {**tags.get("node", {}), "keep": {"enabled": True}}}
+    images = {name: {one["image"] for one in containers(pod)} for name, pod in pods(rendered(tags))}
+    assert images == {"mooncake-master": {f"mooncake-rs:{master}"}, "mooncake-node": {f"mooncake-rs:{node}"}}
+
+
+def test_another_tag_of_the_master_leaves_the_nodes_as_they_are():
+    """Else Kubernetes would replace their pods in the same step."""
+    before, after = rendered(), rendered({"master": {"image": {"tag": "9.9.9"}}})
+    changed = [name for name in before if before[name] != after[name]]
+    assert changed == [("StatefulSet", "mooncake-master")]
+
+
+@pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"image": {"tag": "latest"}}, "tag"),
+        ({"master": {"image": {"tag": "latest"}}}, "tag"),
+        ({"node": {"image": {"tag": "latest"}}}, "tag"),
+        ({"node": {"image": {"repository": "another"}}}, "repository"),
         ({"nodes": {"segmentGiB": 8}}, "nodes"),
         ({"node": {"segmentGiB": "64GB"}}, "segmentGiB"),
         ({"node": {"segmentGiB": 0}}, "segmentGiB"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import yaml
 from manifests import Container, containers, end, is_valid, kustomized, mebibytes, pods, rendered
 from network import Network, NoNamespaces
 
-from pool import binary, wait_for
+from pool import Program, binary, wait_for
 
 REPOSITORY = manifests.DEPLOY.parent
 # What each component says in the words of the chart.
@@ -36,6 +37,14 @@ with MooncakeDistributedStore.connect("mooncake-master:50051", local_hostname="1
     value = os.urandom(3 << 20)
     assert store.put("key", value) == 0, store.last_error()
     assert store.get("key") == value, store.last_error()
+"""
+DUMMY = """
+import sys
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup_dummy(16 << 20, 16 << 20, sys.argv[1]) == 0, store.last_error()
+assert len(store.get("key")) == 3 << 20, store.last_error()
+store.close()
 """
 
 
@@ -96,6 +105,22 @@ def test_a_nodes_limit_has_room_for_what_it_lends(tmp_path):
             assert mebibytes(container["resources"][kind]["memory"]) == needed
 
 
+def test_ports_of_the_host_are_free_when_a_node_starts():
+    """An outgoing connection of the host may have any port of Linux' range for these, data any of the node's own."""
+    outgoing, data = range(32768, 61000), range(12300, 14301)
+    # The page names each port that a firewall has to guard.
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    for found in (plain_pods, lambda: dict(pods(rendered()))):
+        pod = found()["mooncake-node"]
+        assert pod["hostNetwork"]
+        ports = [port["containerPort"] for one in containers(pod) for port in one["ports"]]
+        assert len(set(ports)) == len(ports) == 2
+        for port in ports:
+            assert port not in outgoing
+            assert port not in data
+            assert re.search(rf"\b{port}\b", page)
+
+
 # ---------------------------------------------------------------- settings
 
 
@@ -148,14 +173,14 @@ def test_the_master_takes_its_flags(wal):
 
 @pytest.fixture
 def network():
+    if os.geteuid() != 0 or subprocess.run([*manifests.APART, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no further namespaces")
     try:
         made = Network()
     except NoNamespaces as e:
         pytest.skip(f"no network namespaces: {e}")
-    if os.geteuid() != 0 or subprocess.run([*manifests.APART, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no further namespaces")
-    yield made
-    made.close()
+    with contextlib.closing(made):
+        yield made
 
 
 def asked(port: int, path: str) -> tuple[int, str]:
@@ -171,6 +196,20 @@ def asked(port: int, path: str) -> tuple[int, str]:
 
 def statuses(container: Container) -> list[int]:
     return [asked(port, path)[0] for port, path in container.probes().values()]
+
+
+@contextlib.contextmanager
+def ended(programs: dict[str, Program]):
+    """All of them are, also where the end of one fails."""
+    with contextlib.ExitStack() as ends:
+        for program in programs.values():
+            ends.callback(end, program)
+        yield
+
+
+def port_of(container: Container, name: str) -> int:
+    [port] = [port["containerPort"] for port in container.spec["ports"] if port["name"] == name]
+    return port
 
 
 FIELDS = {"status.podIP": "127.0.0.1", "metadata.name": "mooncake-node-x7"}
@@ -192,26 +231,25 @@ def test_the_pods_work_as_they_are_written(tmp_path, network):
         "master": master.program("Master service started on port 50051"),
         "node": node.program("Mooncake client ready"),
     }
-    with network.inside():
-        try:
-            # A node waits for its master: it lives, and is not ready.
-            programs["node"].launch()
-            wait_for("the node's probes", lambda: statuses(node) == [200, 200, 503], 15)
-            programs["master"].start()
-            assert statuses(master) == [200, 200, 200]
-            wait_for("a node that is ready", lambda: statuses(node) == [200, 200, 200], 15)
-            done = node.run(sys.executable, "-c", ENGINE)
-            assert done.returncode == 0, done.stderr
-            assert " path=shm " in done.stderr
-            [client] = [one for one in json.loads(asked(9003, "/get_clients")[1])["clients"] if one["lent_bytes"]]
-            assert client["name"].startswith("127.0.0.1:")
-            # The log is on the claim, and a new container goes on with it.
-            end(programs["master"])
-            programs["master"].start()
-            wait_for("the object", lambda: asked(9003, "/query_key?key=key")[0] == 200, 15)
-        finally:
-            for program in programs.values():
-                end(program)
+    with network.inside(), ended(programs):
+        # A node waits for its master: it lives, and is not ready.
+        programs["node"].launch()
+        wait_for("the node's probes", lambda: statuses(node) == [200, 200, 503], 15)
+        programs["master"].start()
+        assert statuses(master) == [200, 200, 200]
+        wait_for("a node that is ready", lambda: statuses(node) == [200, 200, 200], 15)
+        done = node.run(sys.executable, "-c", ENGINE)
+        assert done.returncode == 0, done.stderr
+        assert " path=shm " in done.stderr
+        [client] = [one for one in json.loads(asked(9003, "/get_clients")[1])["clients"] if one["lent_bytes"]]
+        assert client["name"].startswith("127.0.0.1:")
+        # Callers of setup_dummy() name the port that the manifest has, on the address of the host.
+        done = node.run(sys.executable, "-c", DUMMY, f"127.0.0.1:{port_of(node, 'find-pool')}")
+        assert done.returncode == 0, done.stderr
+        # The log is on the claim, and a new container goes on with it.
+        end(programs["master"])
+        programs["master"].start()
+        wait_for("the object", lambda: asked(9003, "/query_key?key=key")[0] == 200, 15)
     assert "read-only" not in (said := programs["master"].output() + programs["node"].output()).lower(), said
 
 
@@ -226,22 +264,18 @@ def test_a_kept_node_comes_back_with_its_memory(tmp_path, network):
     }
     node = Container(pod, "node", tmp_path, FIELDS, hosts=("mooncake-master",))
     started["node"] = node.program("Mooncake client ready")
-    with network.inside():
-        try:
-            for program in started.values():
-                program.start()
-            keeper = Container(pod, "keeper", tmp_path, FIELDS)
-            assert keeper.run(*keeper.spec["startupProbe"]["exec"]["command"]).returncode == 0
-            done = node.run(sys.executable, "-c", ENGINE)
-            assert done.returncode == 0, done.stderr
-            end(started["node"])
-            started["node"].start()
-            wait_for("the object", lambda: asked(9003, "/query_key?key=key")[0] == 200)
-            tenure = re.compile(r"^mooncake_client_memory_tenure\S* 2$", re.MULTILINE)
-            wait_for("the second process of the memory", lambda: tenure.search(asked(9300, "/metrics")[1]))
-        finally:
-            for program in started.values():
-                end(program)
+    with network.inside(), ended(started):
+        for program in started.values():
+            program.start()
+        keeper = Container(pod, "keeper", tmp_path, FIELDS)
+        assert keeper.run(*keeper.spec["startupProbe"]["exec"]["command"]).returncode == 0
+        done = node.run(sys.executable, "-c", ENGINE)
+        assert done.returncode == 0, done.stderr
+        end(started["node"])
+        started["node"].start()
+        wait_for("the object", lambda: asked(9003, "/query_key?key=key")[0] == 200)
+        tenure = re.compile(r"^mooncake_client_memory_tenure\S* 2$", re.MULTILINE)
+        wait_for("the second process of the memory", lambda: tenure.search(asked(9300, "/metrics")[1]))
 
 
 # ---------------------------------------------------------------- the page

@@ -34,7 +34,8 @@ def documented() -> dict[str, tuple[str, set[str]]]:
     return found
 
 
-METRICS = documented()
+# `up` is of Prometheus itself: whether a target answered.
+METRICS = {**documented(), "up": ("gauge", set())}
 
 
 class Asked:
@@ -113,7 +114,7 @@ def test_a_live_pool_tells_all_of_them(cluster, tmp_path):
     lines = set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", page, re.MULTILINE))
     # Of a node with --keep.
     lines.add("mooncake_client_segments_awaiting_former_users")
-    missing = {metric.name for _, query in queries() for metric in asked(query)} - lines
+    missing = {metric.name for _, query in queries() for metric in asked(query)} - lines - {"up"}
     assert missing == set()
     for name, (_, labels) in METRICS.items():
         for told in re.findall(rf"^{name}\{{(.*)\}} \S+$", page, re.MULTILINE):
@@ -258,12 +259,23 @@ def test_each_alert_fires_where_it_is_meant_to_and_nowhere_else(tmp_path):
     at = {"MooncakeTierWear": "90m"}
     # No alert is expected, so it tells those that there are, with their texts.
     tests = [{"eval_time": at.get(name, "30m"), "alertname": name, "exp_alerts": []} for name in CASES]
+    # Long after the last metrics of a master whose pod never serves again, while another pool is well: of that one a
+    # target does not answer beside one that does. And other software has masters, too.
+    well = {"mooncake_master_info": "1x450", "up": "1x450"}
+    forgotten = [
+        *in_pool("fires", "kv-mooncake-master", {"mooncake_master_info": "1x20 _x430", "up": "1x20 0x430"}),
+        *in_pool("quiet", "mooncake-master", well),
+        *in_pool("quiet", "mooncake-master", {'up{instance="replaced"}': "0x450"}),
+        *in_pool("quiet", "another-master", {"up": "0x450"}),
+    ]
+    later = {"interval": "1m", "input_series": forgotten}
+    later["alert_rule_test"] = [{"eval_time": "7h", "alertname": "MooncakeMasterAbsent", "exp_alerts": []}]
     nothing = {"interval": "1m", "input_series": [{"series": "up", "values": "1x60"}]}
     nothing["alert_rule_test"] = [{"eval_time": "30m", "alertname": "MooncakeMasterAbsent", "exp_alerts": []}]
     given = {
         "rule_files": [str(FILES / "alerts.yaml")],
         "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": tests}, nothing],
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": tests}, later, nothing],
     }
     (tmp_path / "rules.test.yaml").write_text(yaml.safe_dump(given))
     done = manifests.run("promtool", "test", "rules", tmp_path / "rules.test.yaml")
@@ -274,8 +286,21 @@ def test_each_alert_fires_where_it_is_meant_to_and_nowhere_else(tmp_path):
         found = dict(re.findall(r'(\w+)="(.*?)"', labels))
         firing.append((found["alertname"], found.get("namespace", ""), found.get("job", "")))
     # A master that never was there has no labels.
-    meant = [*((name, "fires", name) for name in CASES), ("MooncakeMasterAbsent", "", "")]
+    absent = "MooncakeMasterAbsent"
+    meant = [*((name, "fires", name) for name in CASES), (absent, "fires", "kv-mooncake-master"), (absent, "", "")]
     assert sorted(firing) == sorted(meant), said
+
+
+@pytest.mark.parametrize("release", ["mooncake", "kv"])
+def test_the_alert_knows_the_job_of_the_charts_master(release):
+    """The operator's job is the name of the Service, unless the monitor names a label for it."""
+    [rule] = [rule for rule in RULES if rule["alert"] == "MooncakeMasterAbsent"]
+    found = manifests.rendered({"serviceMonitor": {"enabled": True}}, release=release)
+    [service] = [name for kind, name in found if kind == "Service"]
+    assert re.fullmatch(re.search(r'up\{job=~"(.*?)"\}', rule["expr"])[1], service)
+    assert found["Service", service]["spec"]["publishNotReadyAddresses"]
+    [monitor] = [document["spec"] for (kind, _), document in found.items() if kind == "ServiceMonitor"]
+    assert "jobLabel" not in monitor
 
 
 # ---------------------------------------------------------------- dashboard

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from manifests import signal_children
 
 from pool import Program, binary, free_port
 
@@ -85,6 +88,19 @@ def traced(name: str, tmp_path: Path, ready: str, *command: str) -> Program:
     return Program(name, [*trace, *command], tmp_path / f"{name}.out", ready)
 
 
+def end(daemon: Program) -> None:
+    """SIGTERM to the traced process: strace ends when that has ended, and would leave it behind if it ended first."""
+    if daemon.process is None:
+        return
+    signal_children(daemon, signal.SIGTERM)
+    try:
+        daemon.process.wait(15)
+    except subprocess.TimeoutExpired:
+        signal_children(daemon, signal.SIGKILL)
+        daemon.kill()
+        raise
+
+
 def calls(name: str, tmp_path: Path) -> set[str]:
     return set(re.findall(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed)", (tmp_path / f"{name}.strace").read_text(), re.M))
 
@@ -101,17 +117,13 @@ def test_their_system_calls_are_allowed(tmp_path):
         traced("node", tmp_path, "Mooncake client ready", *node, *lent),
         traced("metadata", tmp_path, "server started", binary(), "metadata-server", "--host=127.0.0.1", "--port=0"),
     ]
-    try:
+    with ExitStack() as ends:
         for daemon in daemons:
+            ends.callback(end, daemon)
             daemon.start(timeout=30)
         for shm in ("1", "0"):
             done = run("env", f"MC_SHM={shm}", sys.executable, "-c", CLIENT, f"127.0.0.1:{port}")
             assert done.returncode == 0, done.stderr
-    finally:
-        for daemon in daemons:
-            if daemon.alive:
-                run("pkill", "-TERM", "-P", str(daemon.pid))  # strace ends when its process has ended
-                daemon.process.wait(15)
     for name, unit in zip(("master", "node", "metadata"), ("master", "node", "http-metadata-server"), strict=True):
         used = calls(name, tmp_path)
         assert "execve" in used

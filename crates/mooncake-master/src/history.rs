@@ -314,6 +314,11 @@ impl History {
         self.samples.push_back(sample);
     }
 
+    /// Since the last sample, for which the core was asked; none before the first.
+    pub fn silence(&self, now: Instant) -> Option<Duration> {
+        self.samples.back().map(|sample| now.saturating_duration_since(sample.at))
+    }
+
     /// Rates and latencies of the last 10 s, up to now.
     pub fn recent(&self, now: &Sample) -> (Rates, Latencies) {
         let then = self.samples.len().checked_sub(RECENT).map_or(self.samples.front(), |at| self.samples.get(at));

@@ -15,6 +15,10 @@ const NEVER: u32 = u32::MAX;
 /// So the most hits are the most intervals of which no more overlap than there is room: giving up the one that ends
 /// last, whenever there is one too many, leaves as many as any other choice.
 ///
+/// A block takes room here from the request that brings it on. One whose put waits lies in its client's memory
+/// meanwhile, so that a pool which has less room than its clients have in hand may find more; what it finds is then the
+/// bound that is told.
+///
 /// Where a block always has the same ones before it, as in a trace of prefix hashes, those come back as soon as it does
 /// or sooner. What is found is then a run from a prompt's beginning, and this bounds what engines can use.
 pub(crate) struct Bound {

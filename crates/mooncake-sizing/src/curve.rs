@@ -121,7 +121,7 @@ fn simulate(trace: &Trace, bound: &Bound, rules: &Rules, room: u32) -> Point {
         found += at_once.leading;
         any += at_once.any;
     }
-    Point { room, found, any, best: bound.best(trace, room), not_stored: pool.given_up }
+    Point { room, found, any, best: bound.best(trace, room).max(any), not_stored: pool.given_up }
 }
 
 #[cfg(test)]
@@ -131,6 +131,19 @@ mod tests {
 
     fn rooms(trace: &Trace, rooms: &[u32]) -> Vec<Point> {
         points(trace, &Rules::default(), rooms, |_| ())
+    }
+
+    #[test]
+    fn a_pool_that_finds_what_its_clients_have_in_hand_is_its_own_bound() {
+        // The second block's put waits, as the first one was looked up a moment ago.
+        let asked = [(0, 1), (10_000, 1), (10_000, 2), (10_500, 1), (11_100, 2)];
+        let line = |(at, block)| format!("{{\"timestamp\":{at},\"hash_ids\":[{block}]}}\n");
+        let text: String = asked.into_iter().map(line).collect();
+        let trace = Trace::read(text.as_bytes()).unwrap();
+        assert!(Bound::of(&trace).best(&trace, 1) < rooms(&trace, &[1])[0].found, "it is no bound then");
+        for point in rooms(&trace, &[1, 2, 3]) {
+            assert!(point.any <= point.best, "{point:?}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a store of this machine would announce, and which ports are left for it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use mooncake_client::{NodeInfo, StoreOptions};
 use mooncake_os::AboutProcess;
@@ -8,16 +9,13 @@ use mooncake_os::AboutProcess;
 use super::answer::Answer;
 use super::finding::{Area, Finding, Findings};
 use super::listeners::Listeners;
-use super::member::resolve;
+use super::member::{literal, resolve};
 use super::pool::Pool;
 use crate::client::names;
 use crate::pool::status::text;
 
 /// Where a storage node tells processes of its host about the pool.
 const NODE_PORT: u16 = 50_052;
-
-/// Fewer ports than these are soon gone: each store that lends memory takes one.
-const PORTS_FEW: usize = 16;
 
 /// What was read.
 #[derive(Debug, Clone)]
@@ -68,14 +66,20 @@ impl Addresses {
 pub fn judge(read: &Addresses, pool: &Pool) -> Vec<Finding> {
     let mut found = Findings::of(Area::Addresses);
     own(read, pool, &mut found);
-    ports(read, &mut found);
+    host_name(read, pool, &mut found);
+    data_ports(read, pool, &mut found);
+    node_port(read, &mut found);
     open(pool, &mut found);
     found.sorted()
 }
 
+fn has_other_hosts(pool: &Pool) -> bool {
+    pool.is_on_this_host() == Some(false) || pool.lenders().any(|member| !member.is_here)
+}
+
 fn own(read: &Addresses, pool: &Pool, found: &mut Findings) {
     let is_loopback = |name: &str| literal(name).is_some_and(|address| address.is_loopback());
-    let has_other_hosts = pool.is_on_this_host() == Some(false) || pool.lenders().any(|member| !member.is_here);
+    let has_other_hosts = has_other_hosts(pool);
     let remedy = "mooncake_client --host=ADDRESS (local_hostname of an engine), an address that the others reach";
     match &read.own {
         Err(why) => found.warn("own_address", format!("what a store here would announce is not known: {why}"), remedy),
@@ -89,31 +93,50 @@ fn own(read: &Addresses, pool: &Pool, found: &mut Findings) {
         }
         Ok(name) => found.ok("own_address", format!("a store here would announce {name}")),
     }
+}
+
+/// Distributions write such a line for every host, and it does harm where a store was given the name.
+fn host_name(read: &Addresses, pool: &Pool, found: &mut Findings) {
     let host = &read.host;
-    if let Some(address) = read.of_host_name.iter().find(|address| address.is_loopback() && has_other_hosts) {
-        found.warn(
-            "host_name",
-            format!("this host's name, {host}, is {address} here: an engine that is given it announces that"),
-            format!("give engines an address as local_hostname, or mend the line of {host} in /etc/hosts"),
-        );
+    let loopback = read.of_host_name.iter().find(|address| address.is_loopback() && has_other_hosts(pool));
+    let Some(address) = loopback else { return };
+    let message = format!("this host's name, {host}, is {address} here: an engine that is given it announces that");
+    let remedy = format!("give engines an address as local_hostname, or mend the line of {host} in /etc/hosts");
+    let mut announces = pool.members.iter().filter(|member| member.is_here && member.is_present);
+    match announces.find(|member| member.address.is_some_and(|address| address.is_loopback())) {
+        Some(member) => found.warn("host_name", format!("{message}, as {} does", member.name), remedy),
+        None => found.hint("host_name", message, remedy),
     }
 }
 
-fn literal(name: &str) -> Option<IpAddr> {
-    name.parse::<IpAddr>().ok().or_else(|| name.parse::<SocketAddr>().ok().map(|address| address.ip()))
-}
-
-fn ports(read: &Addresses, found: &mut Findings) {
+/// Each store that lends memory takes one, and a range may be as small as one for each of them.
+fn data_ports(read: &Addresses, pool: &Pool, found: &mut Findings) {
     let (min, max) = read.ports;
     let count = usize::from(max.saturating_sub(min)) + 1;
-    let left = count.saturating_sub(read.listeners.taken(min..=max));
+    let taken = read.listeners.taken(&(min..=max));
+    let left = count.saturating_sub(taken.len());
     let message = format!("{left} of {count} data ports ({min}-{max}) are free");
-    let remedy = "MC_STORE_CLIENT_MIN_PORT and MC_STORE_CLIENT_MAX_PORT give stores more ports";
-    match left {
-        0 => found.error("data_ports", message, remedy),
-        left if left < PORTS_FEW => found.warn("data_ports", message, remedy),
-        _ => found.ok("data_ports", message),
+    if left > 0 {
+        return found.ok("data_ports", message);
     }
+    let port = |name: &str| name.rsplit_once(':')?.1.parse().ok();
+    let members: BTreeSet<u16> =
+        pool.members.iter().filter(|member| member.is_here).filter_map(|member| port(&member.name)).collect();
+    let others = taken.iter().filter(|port| !members.contains(port)).count();
+    let remedy = "MC_STORE_CLIENT_MIN_PORT and MC_STORE_CLIENT_MAX_PORT give stores more ports";
+    if others == 0 {
+        return found.hint("data_ports", format!("{message}: members of this host have all of them"), remedy);
+    }
+    match pool.status() {
+        Some(_) => {
+            let message = format!("{message}, and {others} of them are taken by no member of this host");
+            found.error("data_ports", message, remedy);
+        }
+        None => found.warn("data_ports", format!("{message}; which members have them is not known"), remedy),
+    }
+}
+
+fn node_port(read: &Addresses, found: &mut Findings) {
     match (&read.node, read.listeners.has(NODE_PORT)) {
         (Some(node), _) => found.ok(
             "node_port",
@@ -150,6 +173,7 @@ mod tests {
     use super::*;
     use crate::doctor::broken::{self, client};
     use crate::doctor::finding::{Severity, told};
+    use crate::doctor::pool::NoPages;
 
     fn well() -> Addresses {
         Addresses {
@@ -176,7 +200,13 @@ mod tests {
         assert!(found.iter().all(|finding| finding.severity == Severity::Ok), "{found:#?}");
         let found = judge(&local, &with_another_host());
         told::is(&found, "own_address", Severity::Warning, &["127.0.0.1", "--host=ADDRESS"]);
-        told::is(&found, "host_name", Severity::Warning, &["h1, is 127.0.1.1", "/etc/hosts"]);
+        told::is(&found, "host_name", Severity::Ok, &["h1, is 127.0.1.1", "/etc/hosts"]);
+        let mut status = broken::status();
+        status["clients"].as_array_mut().unwrap().push(client("192.0.2.7:12300", "h7", 9));
+        let found = judge(&well(), &broken::pool(status.clone()));
+        told::is(&found, "host_name", Severity::Warning, &["127.0.1.1", "as 127.0.0.1:12300 does", "/etc/hosts"]);
+        status["clients"][0]["state"] = json!("away");
+        told::is(&judge(&well(), &broken::pool(status)), "host_name", Severity::Ok, &[]);
         let mut forwarded = broken::pool(broken::status());
         forwarded.master.as_mut().unwrap().is_on_this_host = false;
         told::is(&judge(&local, &forwarded), "own_address", Severity::Warning, &[]);
@@ -186,13 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_run_out_are_told_before_they_are_gone() {
-        let with = |ports, listeners: Listeners| {
-            judge(&Addresses { ports, listeners, ..well() }, &broken::pool(broken::status()))
-        };
-        told::is(&with((12_300, 14_300), [12_301].into()), "data_ports", Severity::Ok, &["2000 of 2001"]);
-        told::is(&with((5, 7), [6].into()), "data_ports", Severity::Warning, &["2 of 3", "MC_STORE_CLIENT_MAX_PORT"]);
-        told::is(&with((5, 6), [5, 6].into()), "data_ports", Severity::Error, &["0 of 2"]);
+    fn ports_that_are_gone_are_an_error_unless_members_of_this_host_have_them() {
+        let with = |ports, listeners: Listeners, pool: &Pool| judge(&Addresses { ports, listeners, ..well() }, pool);
+        // With a member of this host at 12300.
+        let pool = broken::pool(broken::status());
+        told::is(&with((12_300, 14_300), [12_301].into(), &pool), "data_ports", Severity::Ok, &["2000 of 2001"]);
+        told::is(&with((5, 7), [6].into(), &pool), "data_ports", Severity::Ok, &["2 of 3"]);
+        let own = with((12_300, 12_300), [12_300].into(), &pool);
+        told::is(&own, "data_ports", Severity::Ok, &["0 of 1", "have all of them", "MC_STORE_CLIENT_MAX_PORT"]);
+        let (both, listeners) = ((12_300, 12_301), Listeners::from([12_300, 12_301]));
+        let says = ["0 of 2", "1 of them are taken by no member", "MC_STORE_CLIENT_MAX_PORT"];
+        told::is(&with(both, listeners.clone(), &pool), "data_ports", Severity::Error, &says);
+        let unknown = Pool { pages: Err(NoPages::NoMaster), members: Vec::new(), ..pool };
+        told::is(&with(both, listeners, &unknown), "data_ports", Severity::Warning, &["not known"]);
     }
 
     #[test]

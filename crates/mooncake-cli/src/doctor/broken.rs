@@ -5,7 +5,7 @@ use std::time::Duration;
 use mooncake_client::{MasterInfo, MasterPages};
 use serde_json::{Value, json};
 
-use super::member::{Member, members};
+use super::member::{Host, Member, members};
 use super::pool::{Pages, Pool};
 
 /// The host that the tests' pools are looked at from.
@@ -40,7 +40,7 @@ pub fn pool(status: Value) -> Pool {
         is_on_this_host: true,
         took: Duration::from_micros(200),
     };
-    let members: Vec<Member> = members(&status, HOST);
+    let members: Vec<Member> = members(&status, &Host { name: HOST.to_owned(), addresses: Vec::new() });
     let pages = Pages { status, asked_ms: 1_000_000.0, took: Duration::from_millis(1) };
     Pool { address: "127.0.0.1:50051".to_owned(), master: Ok(info), pages: Ok(pages), members }
 }

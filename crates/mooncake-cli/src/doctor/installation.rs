@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use mooncake_client::StoreOptions;
 use mooncake_settings::environment::{Reader, remarks};
 
+use super::answer::Answer;
 use super::finding::{Area, Finding, Findings};
-use super::master::VERSION;
+use super::wheel::{VERSION, install};
 use crate::clash;
 
 /// Commands of the wheel that scripts call.
@@ -35,8 +36,12 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// Reads it.
-    pub fn read() -> Installation {
+    /// Begins to read it: a folder of `PATH` may lie on a disk that does not answer.
+    pub fn begin() -> Answer<Installation> {
+        Answer::of(Installation::read)
+    }
+
+    fn read() -> Installation {
         let binary = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -79,14 +84,20 @@ fn packages(prefix: &Path) -> Vec<String> {
 }
 
 /// Judges it.
-pub fn judge(read: &Installation) -> Vec<Finding> {
+pub fn judge(read: Option<&Installation>) -> Vec<Finding> {
     let mut found = Findings::of(Area::Installation);
+    let Some(read) = read else {
+        found.skip("path", "what is installed was not read in time: the disk of a folder of PATH does not answer");
+        return found.sorted();
+    };
     match &read.clash {
         Some(clash) => {
             // What is wrong, the command that mends it, and the variable that starts all the same.
             let mut lines = clash.lines().map(str::trim);
             let message = lines.next().unwrap_or_default();
-            found.error("clash", message, lines.next().unwrap_or_default());
+            let command = lines.next().unwrap_or_default();
+            let uninstall = command.split_once(" && ").map_or(command, |(uninstall, _)| uninstall);
+            found.error("clash", message, format!("{uninstall} && {}", install(VERSION)));
         }
         None => found.ok("clash", "no other distribution of Mooncake is in this binary's environment"),
     }
@@ -96,7 +107,7 @@ pub fn judge(read: &Installation) -> Vec<Finding> {
         several => found.warn(
             "package",
             format!("this binary is {VERSION}, and the Python packages beside it are {}", several.join(", ")),
-            "pip install --force-reinstall --no-deps mooncake-rs",
+            install(VERSION),
         ),
     }
     path(read, &mut found);
@@ -166,17 +177,25 @@ mod tests {
 
     #[test]
     fn one_wheel_of_one_version_is_well() {
-        let found = judge(&well());
+        let found = judge(Some(&well()));
         assert!(found.iter().all(|finding| finding.severity == Severity::Ok), "{found:#?}");
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_is_no_fault_of_the_installation() {
+        told::is(&judge(None), "path", Severity::Skipped, &["does not answer"]);
     }
 
     #[test]
     fn another_distribution_is_an_error_with_the_command_that_mends_it() {
         let clash =
             "a and b are both installed:\n    pip uninstall -y a b && pip install b\n(X=1 starts all the same.)";
-        let found = judge(&Installation { clash: Some(clash.to_owned()), ..well() });
+        let found = judge(Some(&Installation { clash: Some(clash.to_owned()), ..well() }));
         told::is(&found, "clash", Severity::Error, &["both installed"]);
-        assert_eq!(told::of(&found, "clash").remedy.as_deref(), Some("pip uninstall -y a b && pip install b"));
+        assert_eq!(
+            told::of(&found, "clash").remedy.as_deref(),
+            Some(&*format!("pip uninstall -y a b && {}", install(VERSION)))
+        );
     }
 
     #[test]
@@ -184,19 +203,19 @@ mod tests {
         let mut read = well();
         read.on_path[1].1 = Some("/usr/local/bin/mooncake_master".into());
         let says = ["mooncake_master is /usr/local/bin/mooncake_master", "export PATH=/env/bin:$PATH"];
-        told::is(&judge(&read), "path", Severity::Warning, &says);
+        told::is(&judge(Some(&read)), "path", Severity::Warning, &says);
         read.on_path[1].1 = Some("/root/.pyenv/shims/mooncake_master".into());
-        told::is(&judge(&read), "path", Severity::Ok, &["/env/bin/mooncake"]);
+        told::is(&judge(Some(&read)), "path", Severity::Ok, &["/env/bin/mooncake"]);
         read.on_path.iter_mut().for_each(|(_, at)| *at = None);
-        told::is(&judge(&read), "path", Severity::Ok, &["leads to none", "export PATH"]);
+        told::is(&judge(Some(&read)), "path", Severity::Ok, &["leads to none", "export PATH"]);
     }
 
     #[test]
     fn packages_of_another_version_are_named() {
         let with = |packages: &[&str]| {
-            judge(&Installation { packages: packages.iter().map(|it| (*it).to_owned()).collect(), ..well() })
+            judge(Some(&Installation { packages: packages.iter().map(|it| (*it).to_owned()).collect(), ..well() }))
         };
-        told::is(&with(&["9.9.9"]), "package", Severity::Warning, &["9.9.9", "--force-reinstall"]);
+        told::is(&with(&["9.9.9"]), "package", Severity::Warning, &["9.9.9", &install(VERSION)]);
         told::is(&with(&[VERSION, "9.9.9"]), "package", Severity::Warning, &["9.9.9"]);
         told::is(&with(&[]), "package", Severity::Skipped, &["no Python environment"]);
     }
@@ -207,7 +226,7 @@ mod tests {
         let misspelt = ["MC", "SHMM"].join("_");
         let (bad, unknown) = ("MC_SHM=maybe", format!("not known here, without effect: {misspelt}"));
         let remarks = vec![unknown, "MC_IB_TC has no effect: there is no RDMA".to_owned()];
-        let found = judge(&Installation { bad_variable: Some(bad.to_owned()), remarks, ..well() });
+        let found = judge(Some(&Installation { bad_variable: Some(bad.to_owned()), remarks, ..well() }));
         told::is(&found, "variables", Severity::Error, &["MC_SHM=maybe", "unset"]);
         told::is(&found, "unknown_variables", Severity::Warning, &[&misspelt]);
         told::is(&found, "idle_variables", Severity::Ok, &["no RDMA"]);

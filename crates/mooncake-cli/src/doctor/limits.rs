@@ -52,22 +52,27 @@ pub struct Limits {
 impl Limits {
     /// Reads it.
     pub fn read() -> Limits {
-        let nodes = fs::read_dir("/sys/devices/system/node").map_or(0, |entries| {
-            let is_node = |name: &str| {
-                name.strip_prefix("node").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
-            };
-            entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count()
-        });
+        let nodes = fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
         Limits {
             locked: Limit::of(Resource::Memlock),
             file_size: Limit::of(Resource::Fsize),
             address_space: Limit::of(Resource::As),
             io_uring: figure("/proc/sys/kernel/io_uring_disabled"),
             wants_ring: std::env::var("MC_TIER_ENGINE").is_ok_and(|engine| engine.eq_ignore_ascii_case("ring")),
-            numa_nodes: nodes.max(1),
+            numa_nodes: listed(&nodes).max(1),
             kernel: kernel(),
         }
     }
+}
+
+/// How many numbers a list of the kernel's has: `0-3,7` has five.
+fn listed(list: &str) -> usize {
+    let count = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        Some(last.checked_sub(first)? + 1)
+    };
+    list.trim().split(',').filter_map(count).sum()
 }
 
 /// A number that a file of the kernel's has.
@@ -191,6 +196,7 @@ mod tests {
     fn numa_nodes_are_counted() {
         told::is(&judge(&Limits { numa_nodes: 2, ..well() }), "numa", Severity::Ok, &["2 NUMA nodes", "numactl"]);
         assert!(Limits::read().numa_nodes > 0);
+        assert_eq!(["0\n", "0-3,7\n", "", "odd", "3-1"].map(listed), [1, 5, 0, 0, 0]);
     }
 
     #[test]

@@ -28,19 +28,14 @@ impl Listeners {
         Listeners(table.lines().filter_map(port).collect())
     }
 
-    /// Whether the kernel lists any.
-    pub fn are_known(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// Whether a process listens on it.
     pub fn has(&self, port: u16) -> bool {
         self.0.contains(&port)
     }
 
-    /// How many of a range are listened on.
-    pub fn taken(&self, ports: RangeInclusive<u16>) -> usize {
-        if ports.is_empty() { 0 } else { self.0.range(ports).count() }
+    /// Those of a range that are listened on.
+    pub fn taken(&self, ports: &RangeInclusive<u16>) -> Vec<u16> {
+        self.0.iter().copied().filter(|port| ports.contains(port)).collect()
     }
 }
 
@@ -65,10 +60,10 @@ mod tests {
                      0: 00000000000000000000000001000000:303E 00000000000000000000000000000000:0000 0A 0 0\n   odd\n";
         let listeners = Listeners::of(table);
         assert_eq!(listeners, Listeners::from([50_052, 12_350]));
-        assert_eq!((listeners.taken(12_300..=14_300), listeners.taken(12_351..=14_300)), (1, 0));
+        assert_eq!((listeners.taken(&(12_300..=14_300)), listeners.taken(&(12_351..=14_300))), (vec![12_350], vec![]));
         #[allow(clippy::reversed_empty_ranges, reason = "a variable may say so")]
         let none = 2..=1;
-        assert_eq!(listeners.taken(none), 0);
+        assert!(listeners.taken(&none).is_empty());
     }
 
     #[test]

@@ -7,10 +7,8 @@ use mooncake_master::{State, state_folder};
 
 use super::answer::Answer;
 use super::finding::{Area, Finding, Findings};
+use super::segments::SHM;
 use crate::terminal::bytes;
-
-/// Where witnesses lie, unless a master is told otherwise.
-const WITNESSES: &str = "/dev/shm";
 
 /// What was not written for so long is not missed.
 const OLD: Duration = Duration::from_secs(7 * 24 * 3_600);
@@ -38,7 +36,7 @@ impl Litter {
 }
 
 fn litter(folder: &Path) -> Option<Litter> {
-    let state = State::list(folder, Path::new(WITNESSES)).ok()?;
+    let state = State::list(folder, Path::new(SHM)).ok()?;
     let is_old = |written: SystemTime| written.elapsed().is_ok_and(|age| age > OLD);
     let old = || state.folders.iter().filter(|folder| folder.in_use.is_none() && is_old(folder.written));
     let witnesses = state.witnesses.iter().filter(|one| !one.in_use && one.folder.is_none()).count();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::finding::{Area, Finding, Findings};
 use super::member::Member;
 use super::pool::{NoMaster, NoPages, Pool, Unanswered};
+use super::wheel::{VERSION, install};
 use crate::pool::status::text;
 use crate::terminal::microseconds;
 
@@ -15,8 +16,8 @@ const SLOW: Duration = Duration::from_millis(50);
 /// Members of a kind that are named; the others are counted.
 const NAMED: usize = 3;
 
-/// This binary's version.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What to do about a master that reads its log.
+const WAIT: &str = "wait; mooncake status --watch shows when it serves";
 
 /// Judges it.
 pub fn judge(pool: &Pool) -> Vec<Finding> {
@@ -30,6 +31,16 @@ pub fn judge(pool: &Pool) -> Vec<Finding> {
 fn answers(pool: &Pool, found: &mut Findings) {
     let info = match &pool.master {
         Ok(info) => info,
+        Err(unanswered) if pool.is_recovering() => {
+            return found.warn(
+                "answers",
+                format!(
+                    "{}: its pages say that it reads its log, and its control port is silent until it has",
+                    unanswered.message
+                ),
+                WAIT,
+            );
+        }
         Err(unanswered) => return found.error("answers", &unanswered.message, remedy(&pool.address, unanswered)),
     };
     let took = microseconds(Some(info.took.as_secs_f64() * 1e6));
@@ -81,13 +92,15 @@ fn pages(pool: &Pool, found: &mut Findings) {
         Err(NoPages::NoMaster) => {
             return found.skip("pages", "its pages were not asked: a master says where they are, and none answers");
         }
+        Err(NoPages::Elsewhere(message)) => return found.skip("pages", message),
         Err(NoPages::Unreached(message)) => {
-            return found.error(
-                "pages",
-                message,
-                "mooncake doctor --metrics_address=HOST:PORT, or start the master with --metrics_host=ADDRESS that is \
-                 reached from here",
-            );
+            let remedy = "mooncake doctor --metrics_address=HOST:PORT, or start the master with --metrics_host=ADDRESS \
+                          that is reached from here";
+            return match &pool.master {
+                // Calls go by the control port alone.
+                Ok(_) => found.warn("pages", message, remedy),
+                Err(_) => found.error("pages", message, remedy),
+            };
         }
         Err(NoPages::Odd(message)) => {
             return found.warn("pages", message, format!("update the master to {VERSION}: its /status has the rest"));
@@ -98,11 +111,7 @@ fn pages(pool: &Pool, found: &mut Findings) {
     let state = text(&pages.status["state"]);
     match &*state {
         "serving" => {}
-        "recovering" => found.warn(
-            "state",
-            "it reads its log, and calls wait for it",
-            "wait; mooncake status --watch shows when it serves",
-        ),
+        "recovering" => found.warn("state", "it reads its log, and calls wait for it", WAIT),
         _ => found.error("state", format!("it is {state}, and answers no call"), "start it again"),
     }
     let problems = pages.status["problems"].as_array().map_or(&[][..], |all| all);
@@ -126,7 +135,7 @@ fn versions(pool: &Pool, found: &mut Findings) {
         Some(master) if master != VERSION => found.warn(
             "version",
             format!("the master has version {master}, this binary {VERSION}"),
-            "install one version everywhere, the master first: pip install --upgrade mooncake-rs",
+            format!("install one version everywhere, the master first: {}", install("VERSION")),
         ),
         Some(_) => found.ok("version", format!("the master has this binary's version, {VERSION}")),
         None => {}
@@ -150,7 +159,7 @@ fn versions(pool: &Pool, found: &mut Findings) {
     found.warn(
         "member_versions",
         format!("clients are of several versions: {}", told.join("; ")),
-        "install one version everywhere, clients before storage nodes: pip install --upgrade mooncake-rs",
+        format!("install one version everywhere, clients before storage nodes: {}", install("VERSION")),
     );
 }
 
@@ -169,7 +178,7 @@ fn version_of(software: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::doctor::broken::{self, client};
@@ -178,6 +187,25 @@ mod tests {
     fn without_a_master(message: &str, kind: NoMaster) -> Vec<Finding> {
         let master = Err(Unanswered { message: message.to_owned(), kind });
         judge(&Pool { master, pages: Err(NoPages::NoMaster), members: Vec::new(), ..broken::pool(broken::status()) })
+    }
+
+    /// A pool whose pages answer, and whose control port does not.
+    fn silent(status: Value) -> Pool {
+        let master = Err(Unanswered { message: "master a:1 does not answer".to_owned(), kind: NoMaster::Silence });
+        Pool { master, ..broken::pool(status) }
+    }
+
+    #[test]
+    fn a_master_that_reads_its_log_is_waited_for() {
+        // As a master says it that has yet to read its log: it has nothing else to tell.
+        let status = |state| json!({"version": VERSION, "state": state, "problems": [], "uptime_seconds": 1.5});
+        let found = judge(&silent(status("recovering")));
+        told::is(&found, "answers", Severity::Warning, &["a:1", "reads its log", "wait; mooncake status --watch"]);
+        told::is(&found, "state", Severity::Warning, &["wait"]);
+        told::is(&judge(&silent(status("serving"))), "answers", Severity::Error, &["mooncake_master"]);
+        let mut named = silent(status("recovering"));
+        named.master.as_mut().unwrap_err().kind = NoMaster::Owner;
+        told::is(&judge(&named), "answers", Severity::Error, &["control port"]);
     }
 
     #[test]
@@ -213,9 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_do_not_answer_are_an_error_and_those_of_an_older_master_a_warning() {
+    fn pages_that_do_not_answer_are_an_error_only_where_the_control_port_does_not_either() {
         let with = |pages| judge(&Pool { pages: Err(pages), ..broken::pool(broken::status()) });
-        told::is(&with(NoPages::Unreached("x".to_owned())), "pages", Severity::Error, &["--metrics_address=HOST:PORT"]);
+        let (unreached, remedy) = (NoPages::Unreached("x".to_owned()), "--metrics_address=HOST:PORT");
+        told::is(&with(unreached.clone()), "pages", Severity::Warning, &[remedy]);
+        told::is(&with(NoPages::Elsewhere("closed".to_owned())), "pages", Severity::Skipped, &["closed"]);
+        let silent = Pool { pages: Err(unreached), ..silent(broken::status()) };
+        told::is(&judge(&silent), "pages", Severity::Error, &[remedy]);
         told::is(&with(NoPages::Odd("x".to_owned())), "pages", Severity::Warning, &["update the master"]);
     }
 
@@ -244,7 +276,7 @@ mod tests {
         older["software"] = json!("mooncake-client 0.0.7");
         status["clients"].as_array_mut().unwrap().push(older);
         let found = judge(&broken::pool(status));
-        told::is(&found, "version", Severity::Warning, &["9.9.9", VERSION, "pip install"]);
+        told::is(&found, "version", Severity::Warning, &["9.9.9", VERSION, "PATH/mooncake_rs-VERSION-*.whl"]);
         told::is(&found, "member_versions", Severity::Warning, &["1 of 0.0.7 (10.0.0.7:12300 on h7)", VERSION]);
     }
 }

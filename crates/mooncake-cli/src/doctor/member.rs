@@ -1,7 +1,10 @@
 //! Processes of a pool, as the master tells of them.
 
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, ToSocketAddrs};
 
+use mooncake_os::AboutProcess;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use serde_json::Value;
 
 /// A process of the pool, as it calls itself. Nothing of that is proven.
@@ -27,22 +30,55 @@ pub struct Member {
     pub lent: f64,
     /// It gives its memory to processes of its host.
     pub offers_memory: bool,
-    /// Addresses of its name; none: it has none.
-    pub addresses: Vec<IpAddr>,
+    /// The address that it announces; none: it announces a name.
+    pub address: Option<IpAddr>,
     /// The master hears of it; what it does not hear of is a problem of its own.
     pub is_present: bool,
     /// It runs on this host, as far as its names tell.
     pub is_here: bool,
 }
 
-/// Clients of a status, seen from a host of that name.
-pub fn members(status: &Value, own_host: &str) -> Vec<Member> {
+/// This machine, as members name it.
+#[derive(Debug, Clone, Default)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Addresses of its interfaces; none: the kernel does not tell.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Host {
+    /// The one of this process, in its network namespace.
+    pub fn this() -> Host {
+        let interfaces = getifaddrs().map(|all| all.filter_map(|interface| interface.address).collect());
+        let interfaces: Vec<SockaddrStorage> = interfaces.unwrap_or_default();
+        let address = |one: &SockaddrStorage| {
+            let v4 = one.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| one.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        };
+        Host { name: AboutProcess::this().host, addresses: interfaces.iter().filter_map(address).collect() }
+    }
+
+    /// An address of this host tells more than a name: hosts may have one name, and containers of one host have
+    /// several.
+    fn has(&self, member: &Member) -> bool {
+        match member.address {
+            Some(address) if !self.addresses.is_empty() && !address.is_loopback() && !address.is_unspecified() => {
+                self.addresses.contains(&address)
+            }
+            // A session that a master has from its log alone does not say its host yet.
+            _ => member.host == self.name || member.host.is_empty(),
+        }
+    }
+}
+
+/// Clients of a status, seen from a host.
+pub fn members(status: &Value, from: &Host) -> Vec<Member> {
     let clients = status["clients"].as_array().map_or(&[][..], |all| all);
     let of = |client: &Value| {
         let text = |name: &str| client[name].as_str().unwrap_or("").to_owned();
         let number = |name: &str| client[name].as_f64().unwrap_or(0.0);
         let (name, host, lent) = (text("name"), text("host"), number("lent_bytes"));
-        let addresses = literal(&name).into_iter().collect();
         let mut member = Member {
             user: text("user"),
             program: text("program"),
@@ -52,36 +88,24 @@ pub fn members(status: &Value, own_host: &str) -> Vec<Member> {
             segments: number("segments") as u64,
             lent,
             offers_memory: client["paths"].as_array().is_some_and(|paths| paths.iter().any(|path| path == "shm")),
-            addresses,
+            address: literal(&name),
             is_present: !matches!(client["state"].as_str(), Some("away" | "waits_for_heir")),
             is_here: false,
             name,
             host,
         };
-        member.is_here = is_here(&member, own_host);
+        member.is_here = from.has(&member);
         member
     };
     clients.iter().map(of).collect()
 }
 
-/// An address of this host tells more than a name: hosts may have one name, and containers of one host have several.
-fn is_here(member: &Member, own_host: &str) -> bool {
-    match member.addresses.first() {
-        Some(address) if !address.is_loopback() && !address.is_unspecified() => is_of_this_host(*address),
-        // A session that a master has from its log alone does not say its host yet.
-        _ => member.host == own_host || member.host.is_empty(),
-    }
-}
-
-/// Whether it can be bound here, which sends nothing.
-pub fn is_of_this_host(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
-}
-
-/// The address that a `host:port` has without a name service.
-fn literal(name: &str) -> Option<IpAddr> {
-    let host = name.rsplit_once(':').map_or(name, |(host, _)| host);
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+/// The address that a host, or a `host:port`, has without a name service.
+pub fn literal(name: &str) -> Option<IpAddr> {
+    let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    let address = bare(name).or_else(|| bare(name.rsplit_once(':')?.0))?;
+    // Sockets of both families name an IPv4 address so.
+    Some(address.to_canonical())
 }
 
 /// Addresses of a `host:port`, by the name service where it takes one.
@@ -104,21 +128,44 @@ mod tests {
         let status = json!({"clients": [
             client("127.0.0.1:1", "me"), client("127.0.0.1:1", "other"), client("192.0.2.1:1", "me"),
             client("[::1]:1", "me"), client("node-7:1", "node-7"), client("127.0.0.1:1", ""),
+            client("10.0.0.1:1", "container"), client("[::ffff:10.0.0.1]:1", "container"),
         ]});
-        let members = members(&status, "me");
+        let me = Host { name: "me".to_owned(), addresses: vec!["10.0.0.1".parse().unwrap()] };
+        let members = members(&status, &me);
         let here: Vec<bool> = members.iter().map(|member| member.is_here).collect();
-        assert_eq!(here, [true, false, false, true, false, true]);
+        assert_eq!(here, [true, false, false, true, false, true, true, true]);
         assert!(members.iter().all(|member| member.lends && member.offers_memory));
-        assert_eq!(members[3].addresses, ["::1".parse::<IpAddr>().unwrap()]);
-        assert!(members[4].addresses.is_empty());
+        assert_eq!(members[3].address, Some("::1".parse().unwrap()));
+        assert_eq!(members[4].address, None);
+        let unseen = Host { addresses: Vec::new(), ..me };
+        let here = super::members(&status, &unseen).iter().map(|member| member.is_here).collect::<Vec<_>>();
+        assert_eq!(here, [true, false, true, true, false, true, false, false], "by names alone");
+    }
+
+    #[test]
+    fn an_address_is_read_with_and_without_a_port() {
+        for name in ["::1", "[::1]", "[::1]:12300"] {
+            assert_eq!(literal(name), Some("::1".parse().unwrap()), "{name}");
+        }
+        for name in ["10.0.0.1", "10.0.0.1:12300", "[::ffff:10.0.0.1]:12300"] {
+            assert_eq!(literal(name), Some("10.0.0.1".parse().unwrap()), "{name}");
+        }
+        assert_eq!((literal("node-7:1"), literal("node-7"), literal("")), (None, None, None));
+    }
+
+    #[test]
+    fn this_machine_has_its_loopback_address_and_not_all_that_could_be_bound() {
+        let this = Host::this();
+        assert!(this.addresses.contains(&"127.0.0.1".parse().unwrap()), "{this:?}");
+        assert!(!this.addresses.contains(&"192.0.2.7".parse().unwrap()));
     }
 
     #[test]
     fn a_status_of_another_version_has_members_with_what_it_says_of_them() {
-        assert!(super::members(&json!({}), "me").is_empty());
+        assert!(super::members(&json!({}), &Host::default()).is_empty());
         let odd = json!({"clients": [{"name": 7, "pid": "x"}, null]});
         assert_eq!(
-            super::members(&odd, "me"),
+            super::members(&odd, &Host::default()),
             vec![Member { is_here: true, is_present: true, ..Member::default() }; 2]
         );
     }

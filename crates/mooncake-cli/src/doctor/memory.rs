@@ -84,13 +84,14 @@ pub fn judge(read: &Memory, pool: &Pool) -> Vec<Finding> {
         of(read.available),
         of(read.total)
     );
+    let remedy = "lower --global_segment_size, raise the limit (MemoryMax= of units, --memory of containers), or run \
+                  it on another host";
     match lend < LITTLE {
-        true => found.warn(
-            "memory",
-            message,
-            "lower --global_segment_size, raise the limit (MemoryMax= of units, --memory of containers), or run it on \
-             another host",
-        ),
+        // A host that lends has given its memory to that, as it should.
+        true if pool.members.iter().any(|member| member.is_here && member.lent > 0.0) => {
+            found.hint("memory", format!("{message}; a member of this host lends already"), remedy);
+        }
+        true => found.warn("memory", message, remedy),
         false => found.ok("memory", message),
     }
     if read.overcommit == 2 {
@@ -113,13 +114,26 @@ fn lent(read: &Memory, pool: &Pool, found: &mut Findings) {
     if lent == 0.0 || read.total == 0 {
         return;
     }
-    let (wanted, total) = (lent + lent / STAMPS as f64, read.total as f64);
-    let message =
-        format!("members of this host lend {}, and take {} of its {}", bytes(lent), bytes(wanted), bytes(total));
+    let group = read.group.as_ref().filter(|group| group.limit < read.total);
+    let (most, whose) = match group {
+        Some(group) => (group.limit, format!("the {} of {}", bytes(group.limit as f64), group.path.display())),
+        None => (read.total, format!("its {}", bytes(read.total as f64))),
+    };
+    let wanted = lent + lent / STAMPS as f64;
+    let message = format!("members of this host lend {}, and take {} of {whose}", bytes(lent), bytes(wanted));
+    // A status tells neither files from memory, nor the cgroup of a member.
+    let only_if = match group {
+        Some(_) => "if that is memory and no file, and all of that cgroup",
+        None => "if that is memory and no file",
+    };
     let remedy = "lower --global_segment_size (global_segment_size of engines), and start these members again";
-    match wanted / total {
-        share if share > 1.0 => found.error("lent_memory", format!("{message}: the kernel will end one"), remedy),
-        share if share > MUCH => found.warn("lent_memory", message, remedy),
+    match wanted / most as f64 {
+        share if share > 1.0 => {
+            found.warn("lent_memory", format!("{message}: {only_if}, the kernel will end one"), remedy);
+        }
+        share if share > MUCH => {
+            found.warn("lent_memory", format!("{message}: {only_if}, little is left to all else"), remedy);
+        }
         _ => found.ok("lent_memory", message),
     }
 }
@@ -147,25 +161,38 @@ mod tests {
         judge(read, &broken::pool(broken::status()))
     }
 
+    fn that_lends_nothing() -> Pool {
+        Pool { members: Vec::new(), ..broken::pool(broken::status()) }
+    }
+
     #[test]
     fn what_a_node_could_lend_is_what_the_tightest_limit_leaves() {
         told::is(&judged(&well()), "memory", Severity::Ok, &["could lend 32.5 GB here, by MemAvailable", "of 64.0 GB"]);
         let group = Group { path: "/g/memory.max".into(), limit: 8 * GIB, left: GIB };
         let limited = Memory { group: Some(group), ..well() };
         let says = ["1.0 GB of 8.0 GB are left by /g/memory.max", "MemoryMax="];
-        told::is(&judged(&limited), "memory", Severity::Warning, &says);
+        told::is(&judge(&limited, &that_lends_nothing()), "memory", Severity::Warning, &says);
+        let says = ["could lend 762 MB", "lends already", "MemoryMax="];
+        told::is(&judged(&limited), "memory", Severity::Ok, &says);
         let strict = Memory { overcommit: 2, commit: (40 * GIB, 38 * GIB), ..well() };
         told::is(&judged(&strict), "memory", Severity::Ok, &["could lend 1.7 GB here, by vm.overcommit_memory=2"]);
         told::is(&judged(&strict), "overcommit", Severity::Warning, &["40.0 GB", "sysctl vm.overcommit_memory=0"]);
     }
 
     #[test]
-    fn members_that_lend_more_than_the_host_has_are_an_error() {
+    fn members_that_lend_more_than_there_is_are_a_warning_as_they_may_lend_files() {
         told::is(&judged(&well()), "lent_memory", Severity::Ok, &["lend 1.0 GB"]);
         let scarce = Memory { total: GIB, ..well() };
-        told::is(&judged(&scarce), "lent_memory", Severity::Error, &["of its 1.0 GB", "--global_segment_size"]);
+        let says = ["of its 1.0 GB: if that is memory and no file, the kernel", "--global_segment_size"];
+        told::is(&judged(&scarce), "lent_memory", Severity::Warning, &says);
         let tight = Memory { total: GIB + GIB / 16, ..well() };
-        told::is(&judged(&tight), "lent_memory", Severity::Warning, &[]);
+        told::is(&judged(&tight), "lent_memory", Severity::Warning, &["little is left"]);
+        let group = |limit| Some(Group { path: "/g/memory.max".into(), limit, left: limit });
+        let limited = Memory { group: group(GIB / 2), ..well() };
+        let says = ["of the 512 MB of /g/memory.max: if that is memory", "all of that cgroup"];
+        told::is(&judged(&limited), "lent_memory", Severity::Warning, &says);
+        let wide = Memory { group: group(128 * GIB), ..well() };
+        told::is(&judged(&wide), "lent_memory", Severity::Ok, &["of its 64.0 GB"]);
     }
 
     #[test]

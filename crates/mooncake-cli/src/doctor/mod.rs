@@ -24,6 +24,7 @@ mod report;
 mod segments;
 mod sharing;
 mod state;
+mod wheel;
 
 use std::process::ExitCode;
 

@@ -3,18 +3,20 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mooncake_client::{Cause, MasterInfo, StoreError};
-use mooncake_os::AboutProcess;
 use mooncake_settings::Given;
 use serde_json::Value;
 
 use super::answer::{Answer, LIMIT};
-use super::member::{Member, members, resolve};
+use super::member::{Host, Member, members, resolve};
 use crate::pool::pages::{self, PagesError, master};
 use crate::pool::status;
 use crate::terminal::duration;
 
 /// A round trip is the least of so many: the first one may wake a thread, or fill a cache.
 const TRIES: usize = 3;
+
+/// Longest wait for its pages, which are asked once the control port has answered, or has not.
+const PAGES_LIMIT: Duration = Duration::from_millis(4_500);
 
 /// Why a master does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub enum NoPages {
     NoMaster,
     /// They do not answer.
     Unreached(String),
+    /// They are for its own host alone, as the master was told.
+    Elsewhere(String),
     /// They answer with something else.
     Odd(String),
 }
@@ -80,16 +84,17 @@ pub struct Pool {
 impl Pool {
     /// Asks the master that the command line names, and its pages.
     pub fn read(given: &Given) -> Pool {
-        let (address, about) = (master(given), AboutProcess::this());
+        let address = master(given);
         let (asked, flags) = (address.clone(), given.clone());
         let info = Answer::of(move || ask(&asked));
         let pages = Answer::of(move || read_pages(&flags));
         let late = || format!("master {address}: no answer within {}", duration(LIMIT.as_secs_f64()));
         let info = info.wait().unwrap_or_else(|| Err(Unanswered { message: late(), kind: NoMaster::Silence }));
-        let pages = pages.wait().unwrap_or_else(|| {
-            Err(NoPages::Unreached(format!("no answer of its pages within {}", duration(LIMIT.as_secs_f64()))))
+        // A master that reads its log is silent first, and what says so are its pages.
+        let pages = pages.wait_for(PAGES_LIMIT).unwrap_or_else(|| {
+            Err(NoPages::Unreached(format!("no answer of its pages within {}", duration(PAGES_LIMIT.as_secs_f64()))))
         });
-        let members = pages.as_ref().map_or(Vec::new(), |pages| members(&pages.status, &about.host));
+        let members = pages.as_ref().map_or(Vec::new(), |pages| members(&pages.status, &Host::this()));
         Pool { address, master: info, pages, members }
     }
 
@@ -101,6 +106,12 @@ impl Pool {
     /// Whether the master runs on this host; none: no master says so.
     pub fn is_on_this_host(&self) -> Option<bool> {
         self.master.as_ref().ok().map(|info| info.is_on_this_host)
+    }
+
+    /// The control port is silent because the master reads its log, as its pages say.
+    pub fn is_recovering(&self) -> bool {
+        let is_silent = self.master.as_ref().is_err_and(|unanswered| unanswered.kind == NoMaster::Silence);
+        is_silent && self.status().is_some_and(|status| status["state"] == "recovering")
     }
 
     /// Members whose memory or tiers others read.
@@ -148,7 +159,8 @@ fn read_pages(given: &Given) -> Result<Pages, NoPages> {
 fn no_pages(error: PagesError) -> NoPages {
     match error {
         PagesError::Master { .. } => NoPages::NoMaster,
-        PagesError::Unreached { .. } | PagesError::Elsewhere { .. } => NoPages::Unreached(error.to_string()),
+        PagesError::Unreached { .. } => NoPages::Unreached(error.to_string()),
+        PagesError::Elsewhere { .. } => NoPages::Elsewhere(error.to_string()),
         PagesError::Refused { .. } | PagesError::Odd { .. } | PagesError::Another { .. } => {
             NoPages::Odd(error.to_string())
         }

@@ -41,13 +41,14 @@ pub struct Readings {
     pub state: State,
     /// What masters have left.
     pub litter: Option<Litter>,
-    /// What is installed.
-    pub installation: Installation,
+    /// What is installed; none: a disk does not answer.
+    pub installation: Option<Installation>,
 }
 
 impl Readings {
     /// Reads all of it. Without a master what is this host's is read all the same.
     pub fn read(given: &Given) -> Readings {
+        let installation = Installation::begin();
         let pool = Pool::read(given);
         let addresses = Addresses::read(&pool.address);
         Readings {
@@ -60,7 +61,7 @@ impl Readings {
             segments: Segments::read(),
             state: State::read(&pool),
             litter: Litter::read(),
-            installation: Installation::read(),
+            installation: installation.wait(),
             pool,
         }
     }
@@ -81,7 +82,7 @@ impl Readings {
             log::judge(pool),
             state::judge(&self.state, pool),
             litter::judge(self.litter),
-            installation::judge(&self.installation),
+            installation::judge(self.installation.as_ref()),
         ]
         .concat();
         all.sort_by_key(|finding| (finding.area, finding.severity));

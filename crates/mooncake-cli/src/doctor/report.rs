@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::finding::{Area, Finding, Severity};
-use super::master::VERSION;
+use super::wheel::VERSION;
 use crate::terminal::{Paint, plain};
 
 /// How many there are of each.

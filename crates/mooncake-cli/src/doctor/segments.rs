@@ -17,8 +17,8 @@ use crate::terminal::bytes;
 /// A witness is a page.
 const WITNESS: u64 = 1 << 20;
 
-/// The folder of witnesses.
-const SHM: &str = "/dev/shm";
+/// Where witnesses lie, unless a master is told otherwise.
+pub const SHM: &str = "/dev/shm";
 
 /// What was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Segments {
     pub pidfd: Result<(), String>,
     /// Bytes that are free in `/dev/shm`, and all of it; or why it is of no use.
     pub shm: Result<(u64, u64), String>,
+    /// A file system is mounted there.
+    pub shm_is_mounted: bool,
     /// `MC_STORE_USE_HUGEPAGE` of this environment.
     pub wants_huge: bool,
     /// Bytes of a huge page.
@@ -52,12 +54,18 @@ impl Segments {
             memfd: sealed().map_err(|errno| errno.to_string()),
             pidfd: pidfd_open(getpid(), PidfdFlags::empty()).map(drop).map_err(|errno| errno.to_string()),
             shm: space(Path::new(SHM)),
+            shm_is_mounted: is_mounted(&fs::read_to_string("/proc/self/mounts").unwrap_or_default()),
             wants_huge: StoreOptions::new("", "").from_env().is_ok_and(|options| options.huge_pages),
             huge_page: page,
             huge_pages: ((of("free_hugepages") + reserve).saturating_sub(of("resv_hugepages")), of("nr_hugepages")),
             transparent: enabled.and_then(|text| Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())),
         }
     }
+}
+
+/// Whether `/dev/shm` is a mount point.
+fn is_mounted(mounts: &str) -> bool {
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(SHM))
 }
 
 /// As a store makes it.
@@ -99,18 +107,35 @@ pub fn judge(read: &Segments) -> Vec<Finding> {
             format!("Linux 5.3 or newer; or {profile}"),
         ),
     }
-    let remedy = "mount -t tmpfs tmpfs /dev/shm, or give the container the host's (--ipc=host, -v /dev/shm:/dev/shm)";
+    dev_shm(read, &mut found);
+    huge_pages(read, &mut found);
+    found.sorted()
+}
+
+/// A mount over another one would hide the files of all that runs here.
+fn dev_shm(read: &Segments, found: &mut Findings) {
     let lost = "a master that starts here has no witness of its log, and begins a new epoch at each start";
-    match &read.shm {
-        Err(why) => found.warn("dev_shm", format!("{SHM}: {why}; {lost}"), remedy),
-        Ok((free, _)) if *free < WITNESS => {
+    let hosts = "give the container the host's (--ipc=host, -v /dev/shm:/dev/shm)";
+    let mount = format!("mount -t tmpfs tmpfs {SHM}, or {hosts}");
+    match (&read.shm, read.shm_is_mounted) {
+        (Err(why), true) => found.warn(
+            "dev_shm",
+            format!("{SHM}: {why}; {lost}"),
+            format!("mount -o remount,rw {SHM} and chmod 1777 {SHM}, or {hosts}"),
+        ),
+        (Err(why), false) => found.warn("dev_shm", format!("{SHM}: {why}; {lost}"), mount),
+        (Ok((free, _)), is_mounted) if *free < WITNESS => {
+            let room = format!("mount -o remount,size=SIZE {SHM} (--shm-size=SIZE of containers)");
             found.warn(
                 "dev_shm",
                 format!("{SHM} has {} left; {lost}", bytes(*free as f64)),
-                format!("df {SHM}; {remedy}"),
+                match is_mounted {
+                    true => format!("{room}, or remove files there: ls -l {SHM}, mooncake state gc"),
+                    false => format!("remove files there (ls -l {SHM}, mooncake state gc), or {mount}"),
+                },
             );
         }
-        Ok((free, total)) => found.ok(
+        (Ok((free, total)), _) => found.ok(
             "dev_shm",
             format!(
                 "{} of {} of {SHM} are free, which segments do not need",
@@ -119,8 +144,6 @@ pub fn judge(read: &Segments) -> Vec<Finding> {
             ),
         ),
     }
-    huge_pages(read, &mut found);
-    found.sorted()
 }
 
 fn huge_pages(read: &Segments, found: &mut Findings) {
@@ -164,6 +187,7 @@ mod tests {
             memfd: Ok(()),
             pidfd: Ok(()),
             shm: Ok((64 << 20, 64 << 20)),
+            shm_is_mounted: true,
             wants_huge: false,
             huge_page: 2 << 20,
             huge_pages: (0, 0),
@@ -187,10 +211,19 @@ mod tests {
 
     #[test]
     fn a_witness_needs_a_folder_with_a_page_left() {
-        for shm in [Err("Permission denied".to_owned()), Ok((4096, 64 << 20))] {
+        let (closed, full) = (Err("Permission denied".to_owned()), Ok((4096, 64 << 20)));
+        for (shm, says) in [(closed.clone(), "remount,rw /dev/shm"), (full.clone(), "remount,size=SIZE /dev/shm")] {
             let found = judge(&Segments { shm, ..well() });
-            told::is(&found, "dev_shm", Severity::Warning, &["new epoch", "--ipc=host"]);
+            told::is(&found, "dev_shm", Severity::Warning, &["new epoch", says]);
+            let remedy = told::of(&found, "dev_shm").remedy.clone().unwrap();
+            assert!(!remedy.contains("mount -t"), "it would hide what is there: {remedy}");
         }
+        for shm in [closed, full] {
+            let found = judge(&Segments { shm, shm_is_mounted: false, ..well() });
+            told::is(&found, "dev_shm", Severity::Warning, &["mount -t tmpfs", "--ipc=host"]);
+        }
+        assert!(is_mounted("shm /dev/shm tmpfs rw,size=65536k 0 0\n"));
+        assert!(!is_mounted("dev /dev tmpfs rw 0 0\nx /dev/shmem tmpfs rw 0 0\n"));
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn line(report: &Report, size: &Size, paint: Paint) -> String {
     let all = report.possible.max(1) as f64;
     let cells = |blocks: u64| (((blocks as f64 / all).min(1.0) * BAR as f64).round() as usize).min(BAR);
     let found = cells(size.point.found);
-    let best = cells(size.point.best).max(found);
+    let best = cells(size.point.best);
     let bar = "█".repeat(found) + &"▒".repeat(best - found) + &"·".repeat(BAR - best);
     format!(
         "{:>9} {:>7} {:>8}  {} {:>8} {:>9}\n",

@@ -352,15 +352,15 @@ impl Core {
         for replica in bad {
             self.quarantine_replica(now, replica, reservation.session);
         }
-        let slot = self.link_object(now, hash, key, reservation.size, crc32c, good, places_of_new(good), kept);
-        self.is_to_be_written(slot);
+        let mut object = Object::new(reservation.size, crc32c, places_of_new(good), kept.hold);
         if let Some(writer) = self.sessions.get_mut(reservation.session) {
             for replica in good {
                 writer.remember_committed(replica.rid);
             }
-            let number = *writer.writer.get_or_insert_with(|| self.objects.begin_writer());
-            self.objects.set_writer(slot, number);
+            object.set_writer(*writer.writer.get_or_insert_with(|| self.objects.begin_writer()));
         }
+        let slot = self.link_object(now, hash, key, object, good, kept);
+        self.is_to_be_written(slot);
         good.iter().for_each(|replica| self.removals.committed(replica.rid));
         Ok(())
     }
@@ -497,7 +497,7 @@ impl Core {
         for replica in replicas {
             self.take(replica)?;
         }
-        self.link_object(now, hash, key, size, crc32c, replicas, places, kept);
+        self.link_object(now, hash, key, Object::new(size, crc32c, places, kept.hold), replicas, kept);
         Ok(())
     }
 
@@ -597,32 +597,26 @@ impl Core {
         }
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is another thing that is known of one put; a struct of them would serve this one call"
-    )]
     fn link_object(
         &mut self,
         now: Time,
         hash: u64,
         key: &[u8],
-        size: u64,
-        crc32c: u32,
+        object: Object,
         replicas: &[Replica],
-        places: Places,
         kept: EvictionTerms,
     ) -> ObjectSlot {
-        let EvictionTerms { hold, soft, protected, group } = kept;
-        if hold == Hold::Hard {
+        let EvictionTerms { soft, protected, group, .. } = kept;
+        if object.hold == Hold::Hard {
             for replica in replicas {
                 self.count_held(replica.extent, HeldBy::Pin, true);
                 self.count_held(replica.extent, HeldBy::HardPin, true);
             }
         }
-        if let Some(place) = places.tier() {
-            self.tiers.add_place(&place, size);
+        if let Some(place) = object.places.tier() {
+            self.tiers.add_place(&place, object.size());
         }
-        let slot = self.objects.insert(now, hash, key, Object::new(size, crc32c, places, hold), soft, &self.segments);
+        let slot = self.objects.insert(now, hash, key, object, soft, &self.segments);
         self.is_no_matter_of_a_snapshot(slot);
         self.objects.join(slot, &group);
         if protected {

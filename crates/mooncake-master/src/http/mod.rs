@@ -38,7 +38,7 @@ mooncake_master: pages of this port
 
 GET  /                       a page for browsers; this text for others
 GET  /status                 all that this page shows: what is wrong, figures, rates, history, clients
-GET  /livez, /readyz         200 while it answers; 200 while it serves, else 503
+GET  /livez, /readyz         503 once its core is stuck, else 200; 200 while it serves, else 503
 GET  /health                 whether the master serves, and what is broken meanwhile
 GET  /metrics                Prometheus text
 GET  /metrics/summary        one line of figures
@@ -97,7 +97,7 @@ fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/", get(status::page))
         .route("/status", get(status::status))
-        .route("/livez", get(async || plain("ok\n".to_owned())))
+        .route("/livez", get(status::alive))
         .route("/readyz", get(status::ready))
         .route("/get_objects", get(objects::list))
         .route("/metrics", get(metrics_page))
@@ -325,6 +325,11 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use std::time::Duration;
+
+    use mooncake_core::Stats;
+
+    use crate::history::Sample;
     use crate::log::Log;
 
     async fn page(address: std::net::SocketAddr, path: &str) -> String {
@@ -347,6 +352,9 @@ mod tests {
         assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
         assert!(page(address, "/role").await.ends_with("standby"));
         assert!(page(address, "/ha_status").await.ends_with("recovering"));
+        assert!(page(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        assert!(page(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        assert!(page(address, "/status").await.contains("\"state\":\"recovering\""));
         let refused = page(address, "/get_all_keys").await;
         assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("-1011"), "{refused}");
 
@@ -357,8 +365,18 @@ mod tests {
         assert!(page(address, "/ha_status").await.ends_with("serving"));
         assert!(page(address, "/leader").await.contains("\"present\":false"));
         assert!(page(address, "/get_all_keys").await.starts_with("HTTP/1.1 200"));
+        assert!(page(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(page(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        let core = shared.get().unwrap();
+        let sample = |at| Sample::of(&Stats::default(), &core.metrics.read(), &core.log.read(), at);
+        core.history.lock().take(sample(Instant::now() - Duration::from_secs(61)));
+        assert!(page(address, "/livez").await.starts_with("HTTP/1.1 503"), "the core is not asked any more");
+        core.history.lock().take(sample(Instant::now()));
+        assert!(page(address, "/livez").await.starts_with("HTTP/1.1 200"));
 
         log.close();
+        let stops = page(address, "/readyz").await;
+        assert!(stops.starts_with("HTTP/1.1 503") && stops.ends_with("the master stops\n"), "{stops}");
         let health = page(address, "/health").await;
         assert!(health.starts_with("HTTP/1.1 200") && health.contains("\"service_ready\":false"), "{health}");
         accepting.abort();

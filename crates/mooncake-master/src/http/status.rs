@@ -1,6 +1,7 @@
 //! The page for people, what it shows, and probes.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -35,6 +36,19 @@ pub async fn page(headers: HeaderMap) -> Response {
 /// Everything, as JSON.
 pub async fn status(State(shared): State<Arc<Shared>>) -> Response {
     as_json(StatusCode::OK, &status::read(&shared))
+}
+
+/// A core that cannot be asked for so long will answer no call any more.
+const CORE_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Whether it may still serve. Its core is asked each two seconds for what pages show.
+pub async fn alive(State(shared): State<Arc<Shared>>) -> Response {
+    match shared.history.lock().silence(Instant::now()) {
+        Some(silence) if silence > CORE_SILENCE_MAX => {
+            not_ready(&format!("the core has not answered for {} s", silence.as_secs()))
+        }
+        _ => plain("ok\n".to_owned()),
+    }
 }
 
 /// Whether calls are answered.

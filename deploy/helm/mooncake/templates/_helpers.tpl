@@ -21,8 +21,12 @@ app.kubernetes.io/managed-by: {{ (index . 0).Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" (index . 0).Chart.Name (index . 0).Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* Of a component, which may have a tag of its own: (list . "master"). */}}
 {{- define "mooncake.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $own := (index (index . 0).Values (index . 1)).image.tag -}}
+{{- with index . 0 -}}
+{{ .Values.image.repository }}:{{ $own | default .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
 {{- end -}}
 
 {{/* Where nodes find their master. */}}
@@ -80,8 +84,8 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* While it lives /livez answers, while the master reads its log or the node waits for the master, too. */}}
 {{- define "mooncake.liveness" -}}
+# /livez answers from the first moment on, while the master reads its log or the node waits for the master, too.
 startupProbe:
   httpGet:
     path: /livez
@@ -89,6 +93,8 @@ startupProbe:
   periodSeconds: 1
   timeoutSeconds: 5
   failureThreshold: 60
+# It covers the process, not only its HTTP threads: the master answers 503 once its core has not answered for 60 s. Slow
+# to end it: a restart costs the pool more than a process that hesitates.
 livenessProbe:
   httpGet:
     path: /livez

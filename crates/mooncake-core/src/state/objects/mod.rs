@@ -213,10 +213,10 @@ impl Objects {
             self.hard_pinned += 1;
         }
         let holds = object.hold == Hold::Soft;
+        self.writers.add(object.writer(), object.size());
         let slot = self.slab.insert_with(object, key);
         self.slab[slot].spare = (self.slab.bytes(slot).len() - key.len()) as u16;
         self.count(slot, segments);
-        self.writers.add(self.slab[slot].writer(), self.slab[slot].size());
         if let Some(pin) = soft {
             self.soft_pins.insert(slot, pin, holds);
         }
@@ -255,14 +255,6 @@ impl Objects {
     /// A client that has stored objects is over.
     pub fn writer_left(&mut self, number: WriterNo) {
         self.writers.leave(number);
-    }
-
-    /// Says who stored an object.
-    pub fn set_writer(&mut self, ObjectSlot(slot): ObjectSlot, writer: WriterNo) {
-        let object = &mut self.slab[slot];
-        self.writers.remove(object.writer(), object.size());
-        object.set_writer(writer);
-        self.writers.add(writer, object.size());
     }
 
     /// What a client has stored that is still there; nothing, where nobody knows.
