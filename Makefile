@@ -31,7 +31,7 @@ endif
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-loom test-python test-wheel test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test lint-code lint-docs test-rust test-loom test-python test-wheel test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -45,7 +45,7 @@ demo: $(WHEEL) ## a pool on this machine replays a request trace while a node an
 	$(PY) demo/replay.py
 	$(PY) demo/tier.py
 
-test: lint test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
+test: lint-code test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
 
 wheel: $(OUT)/.built ## dist/mooncake_rs-*.whl
 	@ls -l $(OUT)/*.whl
@@ -79,18 +79,26 @@ fmt: $(VENV)/.tools ## format Rust and Python
 	$(PY) -m ruff check --quiet --fix-only .
 	$(PY) -m ruff format --quiet .
 
-lint: $(VENV)/.tools ## format check, clippy, links of the documentation, ruff, layers and words, licences where cargo-deny is installed
+lint: lint-code lint-docs ## format check, clippy, links of the documentation, ruff, layers and words, licences where cargo-deny is installed
+
+lint-code: $(VENV)/.tools
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	cargo xtask layers
 	cargo xtask words
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
+lint-docs:
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
+
+# Where tests wait, what comes next is built, and gives way to them. What fails of that is built, and told, again.
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$(($$(nproc) + 1)); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
+	cargo test --quiet --locked --all-targets --no-run
+	(nice -n 19 $(MAKE) --no-print-directory OUT=build/quick PROFILE=quick build/quick/.built >/dev/null 2>&1 || true) & \
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$(($$(nproc) + 1)); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi; \
+	passed=$$?; wait; exit $$passed
 	cargo test --locked --doc
 
 # A profile of its own keeps it apart from everything else that is built.
@@ -99,7 +107,8 @@ test-loom: ## the order of writers and readers under every interleaving that the
 
 # A wheel of its own: the one that ships takes half as long again to build, and is built the same way.
 test-python: ## Python tests against a wheel
-	$(MAKE) --no-print-directory OUT=build/quick PROFILE=quick test-wheel
+	(nice -n 19 $(MAKE) --no-print-directory lint-docs) & docs=$$!; \
+	$(MAKE) --no-print-directory OUT=build/quick PROFILE=quick test-wheel; passed=$$?; wait $$docs && exit $$passed
 
 test-wheel: $(WHEEL) $(VENV)/.test-tools
 	$(PY) -m pytest -n $$((2 * $$(nproc))) --dist loadfile -m 'not (long or alone)'
