@@ -93,10 +93,13 @@ lint-code: $(VENV)/.tools
 lint-docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
 
+# By another name: `make -n` runs a line that names make itself.
+AGAIN = $(MAKE) --no-print-directory
+
 # Where tests wait, what comes next is built, and gives way to them. What fails of that is built, and told, again.
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
 	cargo test --quiet --locked --all-targets --no-run
-	(nice -n 19 $(MAKE) --no-print-directory OUT=build/quick PROFILE=quick build/quick/.built >/dev/null 2>&1 || true) & \
+	(nice -n 19 $(AGAIN) OUT=build/quick PROFILE=quick build/quick/.built >/dev/null 2>&1 || true) & \
 	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$(($$(nproc) + 1)); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi; \
 	passed=$$?; wait; exit $$passed
 	cargo test --locked --doc

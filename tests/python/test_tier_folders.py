@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -220,16 +221,20 @@ def test_tiers_of_two_stores_below_one_path_stay_within_their_common_limit(with_
 
     assert {one["capacity_bytes"] for one in listed(pool)} == {limit}
     keys = [f"k{number}" for number in range(800)]
+    longest = 0.0
     for start in range(0, len(keys), 20):
+        begin = time.monotonic()
         put_all(store, keys[start : start + 20], MIB)
+        longest = max(longest, time.monotonic() - begin)
         assert taken() <= limit
     assert all(one["records"] > 0 for one in listed(pool))
     read = versions(store, keys)
     assert None not in read
-    # A put waits for a disk for 250 ms, no longer: on a machine that is busier than that, what is not written makes
-    # room.
+    # A put waits for a disk for 250 ms. Only where one took that long may what was not written have made room, and is
+    # counted then.
     lost = read[-40:].count(-1)
     assert read[-40:].count(0) == 40 - lost
+    assert lost == 0 or longest >= 0.25
     assert lost <= pool.metric("mooncake_evicted_unwritten_objects_total")
     assert read.count(0) >= 160, "half of the limit is in use, and memory"
     assert pool.metric("mooncake_evicted_unwritten_objects_total") <= len(keys) // 20

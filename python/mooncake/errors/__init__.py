@@ -290,7 +290,7 @@ def reference_page() -> str:
     lines = [
         "# Error codes",
         "",
-        "Made from the table in `crates/mooncake-python/src/code.rs` by `make reference`. Calls return these integers, "
+        "Made from the table in `crates/mooncake-codes/src/lib.rs` by `make reference`. Calls return these integers, "
         "batches a list of them; `last_error()` of the store says in words what happened. "
         "`mooncake.errors.checked(store)` raises the exceptions, all of them kinds of `mooncake.errors.StoreError`, "
         "with `.code` and `.reason`. Names are those of Mooncake. The master's HTTP pages use the same numbers in "

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use mooncake_settings::{Given, LS, STAT, SettingError};
+use mooncake_settings::{Given, LS, STAT};
 use serde_json::{Value, json};
 
-use super::pages::{Pages, PagesError};
+use super::pages::{Pages, ReadError};
 use super::status::{figure, text};
 use crate::flags;
 use crate::logging::{print_stderr, say, say_more};
@@ -15,19 +15,8 @@ use crate::terminal::{bytes, cut, duration, is_unseen, plain};
 /// Objects of one page.
 const PAGE: u64 = 10_000;
 
-/// Why nothing is listed.
-#[derive(Debug, thiserror::Error)]
-pub enum ObjectsError {
-    /// The command line.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// The master.
-    #[error(transparent)]
-    Pages(#[from] PagesError),
-}
-
 /// Lists objects whose keys begin so.
-pub fn ls(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ObjectsError> {
+pub fn ls(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ReadError> {
     let Some(given) = flags::read(&LS, args)? else { return Ok(ExitCode::SUCCESS) };
     let pages = Pages::of(&given)?;
     let prefix = given.operands.first().map_or(String::new(), |prefix| in_query(prefix, &given));
@@ -66,7 +55,7 @@ pub fn ls(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ObjectsErr
 }
 
 /// Shows one object.
-pub fn stat(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ObjectsError> {
+pub fn stat(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ReadError> {
     let Some(given) = flags::read(&STAT, args)? else { return Ok(ExitCode::SUCCESS) };
     let pages = Pages::of(&given)?;
     let key = &given.operands[0];

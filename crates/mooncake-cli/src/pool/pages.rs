@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mooncake_client::{ErrorKind, MasterInfo, MasterPages, StoreError};
-use mooncake_settings::Given;
+use mooncake_settings::{Given, SettingError};
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Response;
@@ -79,6 +79,17 @@ pub enum PagesError {
         /// Its answer.
         status: u16,
     },
+}
+
+/// Why a command that only reads pages has nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The command line.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// The master.
+    #[error(transparent)]
+    Pages(#[from] PagesError),
 }
 
 fn agent() -> Agent {

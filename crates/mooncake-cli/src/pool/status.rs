@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mooncake_settings::{STATUS, SettingError};
+use mooncake_settings::STATUS;
 use serde_json::Value;
 
-use super::pages::{Pages, PagesError};
+use super::pages::{Pages, PagesError, ReadError};
 use crate::flags;
 use crate::logging::{say, say_more};
 use crate::terminal::{Paint, bar, bytes, cut, duration, has_colour, microseconds, number, plain};
@@ -22,19 +22,8 @@ const SHOWN: usize = 10;
 /// Something is wrong.
 const ILL: u8 = 1;
 
-/// Why there is no status.
-#[derive(Debug, thiserror::Error)]
-pub enum StatusError {
-    /// The command line.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// The master.
-    #[error(transparent)]
-    Pages(#[from] PagesError),
-}
-
 /// Shows it.
-pub fn run(args: impl IntoIterator<Item = String>) -> Result<ExitCode, StatusError> {
+pub fn run(args: impl IntoIterator<Item = String>) -> Result<ExitCode, ReadError> {
     let Some(given) = flags::read(&STATUS, args)? else { return Ok(ExitCode::SUCCESS) };
     let (paint, shown, is_json) = (Paint(has_colour()), shown(given.boolean("all")), given.boolean("json"));
     let mut pages = None;
