@@ -6,14 +6,17 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILD  := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
+# What the wheel is for: aarch64, x86_64 or a triple; this machine's own if it is empty.
+TARGET ?=
+FOREIGN := $(filter-out $(shell uname -m),$(firstword $(subst -, ,$(TARGET))))
 # Where the wheel comes to, and what says that the environment has that one.
-OUT     ?= dist
+OUT     ?= dist$(addprefix /,$(FOREIGN))
 WHEEL    = $(VENV)/.wheel-$(notdir $(OUT))
 # Where `make install` puts the C library, and the one that it takes: built first, unless another one is named.
 PREFIX ?= /usr/local
-LIBRARY ?= $(TARGET)/release/libtransfer_engine.so
+LIBRARY ?= $(BUILD)/release/libtransfer_engine.so
 # The wheel that mixed versions are tested beside.
 OLD ?= 49e5191
 # Schedules of each test of the simulation in `make test-long`, and how long faults go on there, seconds.
@@ -24,14 +27,14 @@ FAULTS ?= 3600
 export TESTED_WHEELS = $(abspath $(OUT))
 
 # A first build is quicker without what later ones would go on from; whoever builds by cargo goes on from that.
-ifeq ($(wildcard $(TARGET)/debug/incremental),)
+ifeq ($(wildcard $(BUILD)/debug/incremental),)
 export CARGO_INCREMENTAL ?= 0
 endif
 
-RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
+RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test lint-code lint-docs test-rust test-loom test-python test-wheel test-long machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test lint-code lint-docs test-rust test-loom test-python test-wheel test-long test-aarch64 machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -47,7 +50,7 @@ demo: $(WHEEL) ## a pool on this machine replays a request trace while a node an
 
 test: lint-code test-rust test-python ## everything: format, lints, Rust tests, wheel, Python tests
 
-wheel: $(OUT)/.built ## dist/mooncake_rs-*.whl
+wheel: $(OUT)/.built ## dist/mooncake_rs-*.whl; with TARGET=aarch64 dist/aarch64/..., linked for that
 	@ls -l $(OUT)/*.whl
 
 install: $(LIBRARY) ## the C library, its header, pkg-config and CMake files below PREFIX (/usr/local), as in the wheel
@@ -81,9 +84,11 @@ fmt: $(VENV)/.tools ## format Rust and Python
 
 lint: lint-code lint-docs ## format check, clippy, links of the documentation, ruff, layers and words, licences where cargo-deny is installed
 
-lint-code: $(VENV)/.tools
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+# What clippy does not need is fetched while it works.
+lint-code: $(if $(shell command -v cc),,$(VENV)/.tools)
+	$(AGAIN) $(VENV)/.test-tools & tools=$$!; \
+	cargo fmt --all --check && cargo clippy --workspace --all-targets --locked -- -D warnings; passed=$$?; \
+	wait $$tools && exit $$passed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	cargo xtask layers
@@ -96,22 +101,28 @@ lint-docs:
 # By another name: `make -n` runs a line that names make itself.
 AGAIN = $(MAKE) --no-print-directory
 
-# Where tests wait, what comes next is built, and gives way to them. What fails of that is built, and told, again.
+# Where tests wait, what comes next is built, and gives way to them. What fails of that is built, and told, again. The runner
+# of the tests is told what was built for it: it would wait until cargo has built the wheel.
 test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
-	cargo test --quiet --locked --all-targets --no-run
-	(nice -n 19 $(AGAIN) OUT=build/quick PROFILE=quick build/quick/.built >/dev/null 2>&1 || true) & \
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --locked --no-fail-fast -j $$(($$(nproc) + 1)); else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi; \
-	passed=$$?; wait; exit $$passed
+	if cargo nextest --version >/dev/null 2>&1; then \
+	  mkdir -p build; \
+	  cargo nextest list --locked --list-type binaries-only --message-format json >build/tests.json; \
+	  cargo metadata --locked --format-version 1 >build/metadata.json; \
+	  (nice -n 19 $(AGAIN) $(TESTED) build/dev/.built >/dev/null 2>&1 || true) & \
+	  cargo nextest run --cargo-metadata build/metadata.json --binaries-metadata build/tests.json --no-fail-fast -j $$(($$(nproc) + 1)); \
+	  passed=$$?; wait; exit $$passed; \
+	else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
 # A profile of its own keeps it apart from everything else that is built.
 test-loom: ## the order of writers and readers under every interleaving that the memory model allows
 	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
 
-# A wheel of its own: the one that ships takes half as long again to build, and is built the same way.
+# A wheel of its own, of what Rust's tests have built: not optimised, and with all of its assertions.
+TESTED = OUT=build/dev PROFILE=dev
 test-python: ## Python tests against a wheel
-	(nice -n 19 $(MAKE) --no-print-directory lint-docs) & docs=$$!; \
-	$(MAKE) --no-print-directory OUT=build/quick PROFILE=quick test-wheel; passed=$$?; wait $$docs && exit $$passed
+	(nice -n 19 $(AGAIN) lint-docs) & docs=$$!; \
+	$(AGAIN) $(TESTED) test-wheel; passed=$$?; wait $$docs && exit $$passed
 
 test-wheel: $(WHEEL) $(VENV)/.test-tools
 	$(PY) -m pytest -n $$((2 * $$(nproc))) --dist loadfile -m 'not (long or alone)'
@@ -127,13 +138,16 @@ test-long: $(WHEEL) ## what takes long: SCHEDULES of the simulation, FAULTS seco
 machine: $(WHEEL) ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)
 	$(PY) -m pytest -rP -m long $(wildcard tests/python/test_machine_*.py)
 
+test-aarch64: $(VENV)/.test-tools ## the wheel for aarch64 and the kernels of its copies, on emulated processors (part of test-long)
+	$(PY) -m pytest -rP -m long tests/python/test_aarch64.py
+
 clean: ## remove what was built
 	rm -rf build dist $(VENV)
 	cargo clean
 
 # ------------------------------------------------------------------ pieces
 
-$(TARGET)/release/libtransfer_engine.so: $(RUST_SOURCES) Cargo.lock
+$(BUILD)/release/libtransfer_engine.so: $(RUST_SOURCES) Cargo.lock
 	cargo build --locked --release -p mooncake-transfer-engine-c
 	touch $@
 
@@ -151,7 +165,7 @@ $(VENV)/.test-tools: packaging/test_tools.sh packaging/deploy_tools.sh | $(VENV)
 	touch $@
 
 $(OUT)/.built: $(RUST_SOURCES) $(PYTHON_SOURCES) Cargo.toml Cargo.lock pyproject.toml | $(VENV)/.tools
-	PROFILE=$(PROFILE) TARGET=$(TARGET) OUT=$(OUT) packaging/wheel.sh $(VENV)
+	PROFILE=$(PROFILE) TARGET=$(TARGET) BUILD=$(BUILD) OUT=$(OUT) packaging/wheel.sh $(VENV)
 	touch $@
 
 $(WHEEL): $(OUT)/.built

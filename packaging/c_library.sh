@@ -1,6 +1,6 @@
 #!/bin/bash
 # c_library.sh LIBRARY PREFIX: the transfer engine for C below PREFIX: library, header, pkg-config and CMake files, all of which find
-# each other by their places, so that PREFIX may be moved.
+# each other by their places, so that PREFIX may be moved. STRIP=true leaves the library as it is.
 set -euo pipefail
 library=$1 prefix=$2
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -9,7 +9,7 @@ cmake=$prefix/lib/cmake/transfer_engine
 
 mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$cmake"
 install -m 755 "$library" "$prefix/lib/libtransfer_engine.so"
-strip --strip-unneeded "$prefix/lib/libtransfer_engine.so"
+"${STRIP:-strip}" --strip-unneeded "$prefix/lib/libtransfer_engine.so"
 install -m 644 "$source/crates/mooncake-transfer-engine-c/include/transfer_engine_c.h" "$prefix/include/"
 
 cat > "$prefix/lib/pkgconfig/transfer_engine.pc" <<END

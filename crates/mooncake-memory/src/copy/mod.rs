@@ -3,8 +3,12 @@
 //! Source bytes are loaded once: what is stored and what is summed are the same register. So a checksum is of exactly
 //! the bytes that arrived, even when another thread or process stores to the source meanwhile.
 
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod arm;
 pub(crate) mod barrier;
 pub(crate) mod checksum;
+#[cfg(any(target_arch = "x86_64", all(target_arch = "aarch64", not(miri))))]
+mod multipliers;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -13,8 +17,8 @@ mod x86;
 pub(crate) enum Stores {
     /// Through the caches.
     Plain,
-    /// Past the caches. Only [`barrier::store_barrier`] orders these: the caller runs it before anybody, itself too,
-    /// touches what was stored.
+    /// Past the caches, where the processor has such stores. Only [`barrier::store_barrier`] orders these: the caller
+    /// runs it before anybody, itself too, touches what was stored.
     Streaming,
 }
 
@@ -35,6 +39,11 @@ pub(crate) unsafe fn checksum(crc: u32, src: *const u8, len: usize) -> u32 {
         // SAFETY: the level was detected; the caller vouches for the memory.
         return !unsafe { x86::checksum(level, !crc, src, len) };
     }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    if let Some(level) = arm::level() {
+        // SAFETY: as above.
+        return !unsafe { arm::checksum(level, !crc, src, len) };
+    }
     // SAFETY: the caller vouches for the memory.
     unsafe { checksum_portable(crc, src, len) }
 }
@@ -42,7 +51,12 @@ pub(crate) unsafe fn checksum(crc: u32, src: *const u8, len: usize) -> u32 {
 /// The same of borrowed bytes, which nobody stores to meanwhile.
 pub(crate) fn checksum_of(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if x86::level().is_some() {
+    let has_kernel = x86::level().is_some();
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    let has_kernel = arm::level().is_some();
+    #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
+    let has_kernel = false;
+    if has_kernel {
         // SAFETY: the slice is readable for its length.
         return unsafe { checksum(crc, bytes.as_ptr(), bytes.len()) };
     }
@@ -59,6 +73,11 @@ pub(crate) unsafe fn copy_and_checksum(crc: u32, src: *const u8, dst: *mut u8, l
     if let Some(level) = x86::level() {
         // SAFETY: the level was detected; the caller vouches for the memory.
         return !unsafe { x86::copy_and_checksum(level, !crc, src, dst, len, stores) };
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    if let Some(level) = arm::level() {
+        // SAFETY: as above.
+        return !unsafe { arm::copy_and_checksum(level, !crc, src, dst, len) };
     }
     let _ = stores;
     // SAFETY: the caller vouches for the memory.

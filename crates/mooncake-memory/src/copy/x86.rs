@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::Stores;
-use crate::copy::checksum::times_x;
+use crate::copy::multipliers::multipliers;
 
 /// What the processor can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,25 +122,9 @@ unsafe fn copy_lines_by<const TO: u8>(src: *const u8, dst: *mut u8, len: usize) 
     }
 }
 
-/// Multipliers that move a 128-bit lane forward by `distance` bits: low half, high half.
-const fn multipliers(distance: usize) -> (i64, i64) {
-    (power(distance + 32), power(distance - 32))
-}
-
-/// x^n modulo the polynomial as the carry-less multiplier wants it: reflected, 33 bits.
-const fn power(n: usize) -> i64 {
-    let mut value = 1_u32 << 31;
-    let mut i = 0;
-    while i < n {
-        value = times_x(value);
-        i += 1;
-    }
-    (value as i64) << 1
-}
-
-const BY_2048: (i64, i64) = multipliers(2048);
-const BY_512: (i64, i64) = multipliers(512);
-const BY_128: (i64, i64) = multipliers(128);
+const BY_2048: (u64, u64) = multipliers(2048);
+const BY_512: (u64, u64) = multipliers(512);
+const BY_128: (u64, u64) = multipliers(128);
 
 /// Byte by byte and word by word: heads, tails and tiny pieces.
 ///
@@ -196,7 +180,7 @@ unsafe fn fold_avx512<const TO: u8>(mut state: u32, mut src: *const u8, mut dst:
             // The state so far is added to the first four bytes of what follows.
             x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(state as i32)));
             (src, dst, len) = (src.add(256), dst.wrapping_add(256), len - 256);
-            let by_2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(BY_2048.1, BY_2048.0));
+            let by_2048 = _mm512_broadcast_i32x4(pair(BY_2048));
             while len >= 256 {
                 for (i, lane) in x.iter_mut().enumerate() {
                     let next = take512::<TO>(src, dst, 64 * i);
@@ -204,7 +188,7 @@ unsafe fn fold_avx512<const TO: u8>(mut state: u32, mut src: *const u8, mut dst:
                 }
                 (src, dst, len) = (src.add(256), dst.wrapping_add(256), len - 256);
             }
-            let by_512 = _mm512_broadcast_i32x4(_mm_set_epi64x(BY_512.1, BY_512.0));
+            let by_512 = _mm512_broadcast_i32x4(pair(BY_512));
             let mut last = x[0];
             for lane in &x[1..] {
                 last = fold512(last, by_512, *lane);
@@ -213,7 +197,7 @@ unsafe fn fold_avx512<const TO: u8>(mut state: u32, mut src: *const u8, mut dst:
                 last = fold512(last, by_512, take512::<TO>(src, dst, 0));
                 (src, dst, len) = (src.add(64), dst.wrapping_add(64), len - 64);
             }
-            let by_128 = _mm_set_epi64x(BY_128.1, BY_128.0);
+            let by_128 = pair(BY_128);
             let mut lane = _mm512_castsi512_si128(last);
             lane = fold128(lane, by_128, _mm512_extracti32x4_epi32::<1>(last));
             lane = fold128(lane, by_128, _mm512_extracti32x4_epi32::<2>(last));
@@ -244,7 +228,7 @@ unsafe fn fold_sse<const TO: u8>(mut state: u32, mut src: *const u8, mut dst: *m
             ];
             x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128(state as i32));
             (src, dst, len) = (src.add(64), dst.wrapping_add(64), len - 64);
-            let by_512 = _mm_set_epi64x(BY_512.1, BY_512.0);
+            let by_512 = pair(BY_512);
             while len >= 64 {
                 for (i, lane) in x.iter_mut().enumerate() {
                     let next = take128::<TO>(src, dst, 16 * i);
@@ -252,7 +236,7 @@ unsafe fn fold_sse<const TO: u8>(mut state: u32, mut src: *const u8, mut dst: *m
                 }
                 (src, dst, len) = (src.add(64), dst.wrapping_add(64), len - 64);
             }
-            let by_128 = _mm_set_epi64x(BY_128.1, BY_128.0);
+            let by_128 = pair(BY_128);
             let mut last = x[0];
             for lane in &x[1..] {
                 last = fold128(last, by_128, *lane);
@@ -299,6 +283,12 @@ unsafe fn take128<const TO: u8>(src: *const u8, dst: *mut u8, at: usize) -> __m1
         }
         bytes
     }
+}
+
+#[inline]
+#[target_feature(enable = "sse4.2")]
+fn pair((low, high): (u64, u64)) -> __m128i {
+    _mm_set_epi64x(high as i64, low as i64)
 }
 
 #[inline]
