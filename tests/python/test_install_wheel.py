@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from test_install_clash import Environment, wheel
+from test_install_clash import WHEELS, Environment, wheel
 
 REPOSITORY = Path(__file__).parents[2]
 ALLOWED = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
@@ -96,7 +96,10 @@ def test_it_has_every_command(unpacked):
     }
 
 
+@pytest.mark.slow
 def test_it_is_small(unpacked):
+    if WHEELS.name == "dev":
+        pytest.skip("a wheel that is not optimised: `make test-long` measures the one that ships")
     assert wheel().stat().st_size <= 15_000_000
     assert sum(p.stat().st_size for p in unpacked.rglob("*") if p.is_file()) < 48 << 20
 

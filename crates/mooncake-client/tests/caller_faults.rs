@@ -1,12 +1,11 @@
 //! The caller's mistakes are errors with a reason, never a signal.
 
-mod cluster;
-
-use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
     Destination, ErrorKind, ForeignRange, GetInto, GetRanges, Health, PutItem, PutOptions, PutRanges, ReadRange,
     Refused, RunsOut, Source, Store, StoreError, WriteRange,
 };
+
+use crate::cluster::{Cluster, MIB, put, value};
 
 /// Memory of this process at a place where nobody else maps anything, so that
 /// it stays gone once it is freed.

@@ -1,16 +1,15 @@
 //! What a put says of its placements at its end: which were written, which were not, and what may still land.
 
-mod child;
-mod cluster;
-mod proxy;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Cause, PutItem, PutOptions, PutOutcome, Source, Store, StoreOptions};
 use mooncake_test_support::child_process::{asked, say};
-use proxy::Proxy;
+use mooncake_test_support::test_name;
+
+use crate::child;
+use crate::cluster::{Cluster, MIB, eventually, put, value};
+use crate::proxy::Proxy;
 
 /// Not a test by itself: a process that lends memory.
 #[test]
@@ -39,7 +38,7 @@ fn quarantine_ends(cluster: &Cluster) {
 #[test]
 fn a_copy_that_could_not_be_written_is_neither_counted_nor_listed_and_its_space_is_proven_first() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let (stopped, _) = child::start(&cluster, "owner");
+    let (stopped, _) = child::start(&cluster, &test_name!("owner"));
     let good = cluster.store(32 * MIB);
     let proxy = Proxy::to(cluster.address());
     let writer = Store::connect(StoreOptions { master: proxy.address.clone(), ..hasty(&cluster) }).unwrap();
@@ -63,7 +62,7 @@ fn a_copy_that_could_not_be_written_is_neither_counted_nor_listed_and_its_space_
 #[test]
 fn a_put_whose_bytes_may_still_land_does_not_say_that_it_is_done() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let (stopped, _) = child::start(&cluster, "owner");
+    let (stopped, _) = child::start(&cluster, &test_name!("owner"));
     let proxy = Proxy::to(cluster.address());
     let writer = Store::connect(StoreOptions { master: proxy.address.clone(), ..hasty(&cluster) }).unwrap();
     put(&writer, "warm", 4096).unwrap();

@@ -1,13 +1,11 @@
 //! One byte of a stored object turns: nobody gets it, and the key is not poisoned.
 
-mod bit_flip;
-mod cluster;
-
 use std::time::Duration;
 
-use bit_flip::{flip, segment, stamps};
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Destination, GetInto, GetRanges, PutOptions, PutOutcome, ReadRange, Source, Store};
+
+use crate::bit_flip::{flip, segment, stamps};
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 #[test]
 fn a_flipped_byte_is_a_miss_and_a_put_replaces_the_object() {

@@ -1,11 +1,10 @@
 //! Get sessions over a master and owners that run.
 
-mod cluster;
-
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{Destination, ErrorKind, GetRanges, PutOptions, ReadRange, Source, Store, StoreError};
+
+use crate::cluster::{Cluster, MIB, put, value};
 
 const SIZE: usize = 200_000;
 

@@ -1,11 +1,10 @@
 //! Objects of a group stay and leave together.
 
-mod cluster;
-
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{ErrorKind, PutItem, PutOptions, Source, Store};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 fn put_grouped(store: &Store, keys: &[String], groups: Vec<String>) -> Vec<Option<ErrorKind>> {
     let values: Vec<Vec<u8>> = keys.iter().map(|key| value(key, 1 << 20)).collect();

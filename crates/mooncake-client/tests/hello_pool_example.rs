@@ -1,6 +1,7 @@
 //! The example runs as it is printed.
 
-mod cluster;
+use crate::cluster;
+
 #[allow(dead_code, reason = "the example uses a part of it")]
 #[path = "../examples/hello_pool.rs"]
 mod example;

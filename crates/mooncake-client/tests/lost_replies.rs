@@ -1,20 +1,18 @@
 //! Every reply lost once: whatever the call changed, it changed once.
 
-mod bit_flip;
-mod cluster;
-mod proxy;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{
     Destination, ErrorKind, GetInto, Health, PutItem, PutOptions, PutOutcome, PutRanges, RemoveOutcome, Source, Store,
     StoreError, WriteRange,
 };
 use mooncake_master::Wal;
-use proxy::{Losses, Proxy};
+
+use crate::bit_flip;
+use crate::cluster::{Cluster, MIB, eventually, put, value};
+use crate::proxy::{Losses, Proxy};
 
 /// A pool whose clients reach the master through a proxy only.
 fn proxied() -> (Cluster, Proxy, Store) {

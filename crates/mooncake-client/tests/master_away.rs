@@ -1,14 +1,13 @@
 //! The master stops, comes back, or comes back without its memory.
 
-mod cluster;
-
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{ErrorKind, Health, PutOutcome};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 #[test]
 fn a_master_that_is_gone_costs_one_deadline_then_calls_fail_at_once() {

@@ -1,11 +1,10 @@
 //! A log that lost its end brings objects back whose memory has others by now: no key is poisoned by that.
 
-mod cluster;
-
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::PutOutcome;
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 const SIZE: usize = 200_000;
 

@@ -1,19 +1,18 @@
 //! A newer client on an older master of the same protocol version: what that master knows goes on working, and what it
 //! does not know is an error that says so, before anything is done.
 
-mod cluster;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, value};
 use mooncake_client::{Cause, ErrorKind, PutOptions, Source, Store, StoreError};
 use mooncake_wire::message::HelloReply;
 use mooncake_wire::{FEATURES, Feature, encode_frame};
 use prost::Message;
+
+use crate::cluster::{Cluster, MIB, eventually, value};
 
 /// A door to a master that withholds feature bits, and says another version.
 struct OlderMaster {

@@ -1,12 +1,11 @@
 //! Removing by pattern, and telling where copies lie.
 
-mod cluster;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, put};
 use mooncake_client::{Cause, ErrorKind, PutOptions, RemoveOutcome, ReplicaKind, ReplicaStatus, Source};
+
+use crate::cluster::{Cluster, MIB, put};
 
 #[test]
 fn what_a_pattern_is_found_in_is_removed_and_counted() {

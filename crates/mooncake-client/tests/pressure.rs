@@ -1,11 +1,11 @@
 //! More is put than fits, by one and by several at a time.
 
-mod cluster;
-
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, value};
 use mooncake_client::{Cause, ErrorKind, PutItem, PutOptions, Source, Store};
+
+use crate::cluster;
+use crate::cluster::{Cluster, MIB, value};
 
 /// Puts three times the pool, each object looked up just before; none may fail.
 fn overcommit(cluster: &Cluster, pool: u64, sizes: &[usize], look: bool) {

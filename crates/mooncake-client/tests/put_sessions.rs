@@ -1,11 +1,10 @@
 //! Put sessions over a master and owners that run.
 
-mod cluster;
-
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{ErrorKind, PutOptions, PutRanges, Source, Store, StoreError, WriteRange};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 const SIZE: usize = 300_000;
 

@@ -1,21 +1,21 @@
 //! A raised epoch: a segment stays closed until nobody writes anything older there, and until no view is left that the
 //! master does not know.
 
-mod child;
-mod cluster;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Store, View};
 use mooncake_test_support::child_process::{asked, say};
+use mooncake_test_support::test_name;
 use mooncake_wire::message::{AnchorDown, Hello, LogPosition, ResumeSession, TakeEpoch, anchor_down, hello};
 use mooncake_wire::{PREFACE_LEN, encode_frame};
 use prost::Message;
+
+use crate::child;
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 const CLOSED: &str = "mooncake_segments_closed";
 
@@ -187,7 +187,7 @@ fn a_frozen_writer_keeps_a_segment_closed_however_often_its_owner_reconnects() {
     let mut cluster = Cluster::start_with(|settings| settings.unix_socket = false);
     let door = Door::to(cluster.address());
     let owner = door.store(&cluster, 8 * MIB);
-    let (mut writer, _) = child::start(&cluster, "client");
+    let (mut writer, _) = child::start(&cluster, &test_name!("client"));
     assert_eq!(writer.ask("put k"), "true");
     owner.mount_memory(8 * MIB).unwrap();
     let told = || {
@@ -268,7 +268,7 @@ fn a_view_that_only_the_lost_end_of_the_log_knew_does_not_change() {
     const SEGMENT: u64 = 8 * MIB;
     let mut cluster = Cluster::start();
     let owner = cluster.store(SEGMENT);
-    let (mut reader, _) = child::start(&cluster, "client");
+    let (mut reader, _) = child::start(&cluster, &test_name!("client"));
     let copy = cluster.copy_log();
     eventually("the owner is back", Duration::from_secs(5), || put(&owner, "seen", 1 << 20).is_ok());
     assert_eq!(reader.ask("view seen"), "viewed");

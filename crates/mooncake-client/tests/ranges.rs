@@ -1,9 +1,8 @@
 //! A range is a part of its object, and of nothing that lies behind it.
 
-mod cluster;
-
-use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{Destination, ErrorKind, GetRanges, ReadRange};
+
+use crate::cluster::{Cluster, MIB, put, value};
 
 #[test]
 fn a_range_ends_with_its_object_at_the_latest() {

@@ -1,11 +1,10 @@
 //! Copies lie with different clients, and reads go on while one is left.
 
-mod cluster;
-
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{PutOptions, PutOutcome, Source};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 fn two_copies() -> PutOptions {
     PutOptions { replica_num: 2, ..PutOptions::default() }

@@ -1,11 +1,10 @@
 //! What is put comes back, byte by byte, by every path.
 
-mod cluster;
-
-use cluster::{Cluster, MIB, put, value};
 use mooncake_client::{
     Destination, ErrorKind, GetInto, Path, PutItem, PutOptions, PutOutcome, RemoveOutcome, Source, Store, StoreOptions,
 };
+
+use crate::cluster::{Cluster, MIB, put, value};
 
 const SIZES: [usize; 11] =
     [1, 2, 1023, 1024, 1025, 4096, 16 << 10, (16 << 10) + 1, (256 << 10) - 1, (1 << 20) + 7, 5 << 20];

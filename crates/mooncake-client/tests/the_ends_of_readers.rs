@@ -1,16 +1,16 @@
 //! A reader that gives no memory, in a pid namespace of its own as a container
 //! has one: the master cannot watch its process. The owner of what it maps can.
 
-mod child;
-mod cluster;
-
 use std::process::Command;
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put};
 use mooncake_client::Store;
 use mooncake_test_support::ChildProcess;
 use mooncake_test_support::child_process::{asked, say};
+use mooncake_test_support::test_name;
+
+use crate::child;
+use crate::cluster::{Cluster, MIB, eventually, put};
 
 /// Starts a program as the first process of a pid namespace with its own /proc.
 const APART: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -36,7 +36,7 @@ fn reader_apart(cluster: &Cluster) -> Option<ChildProcess> {
         eprintln!("skipped: no pid namespace of one's own: {usable:?}");
         return None;
     }
-    let (reader, pid) = child::start_by(&APART, cluster, "reader");
+    let (reader, pid) = child::start_by(&APART, cluster, &test_name!("reader"));
     assert_eq!(pid, "1", "the first of its namespace");
     Some(reader)
 }

@@ -1,19 +1,19 @@
 //! Clients in different processes of one host: shared memory, and its end.
 
-mod child;
-mod cluster;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Path, PutOptions, PutOutcome, Source, Store};
 use mooncake_test_support::child_process::{asked, say};
+use mooncake_test_support::test_name;
 use mooncake_wire::message::{AnchorDown, AnchorUp, Hello, anchor_down, anchor_up, hello};
 use prost::Message;
+
+use crate::child;
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 /// Not a test by itself: what the other process does.
 #[test]
@@ -56,7 +56,7 @@ fn prefer(name: &str) -> PutOptions {
 #[test]
 fn bytes_go_through_shared_memory_both_ways() {
     let cluster = Cluster::start();
-    let (mut host, _) = child::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, &test_name!("host"));
     let store = cluster.store(0);
     assert_eq!(host.ask("put theirs"), "Ok(Stored { replicas: 1 })");
     assert!(store.get(b"theirs").unwrap() == Some(value("theirs", 2 << 20)));
@@ -74,7 +74,7 @@ fn bytes_go_through_shared_memory_both_ways() {
 #[test]
 fn a_killed_owner_is_a_miss_and_puts_go_elsewhere_within_a_second() {
     let cluster = Cluster::start();
-    let (mut host, there) = child::start(&cluster, "host");
+    let (mut host, there) = child::start(&cluster, &test_name!("host"));
     let store = cluster.store(32 * MIB);
     let tcp = cluster.tcp_store(0);
     let bytes = value("a", 2 << 20);
@@ -111,7 +111,7 @@ fn a_killed_writer_does_not_keep_its_key() {
     let cluster = Cluster::start();
     let store = cluster.store(64 * MIB);
     for round in 0..5 {
-        let (mut host, _) = child::start(&cluster, "host");
+        let (mut host, _) = child::start(&cluster, &test_name!("host"));
         let key = format!("k{round}");
         host.say(format_args!("put {key}"));
         std::thread::sleep(Duration::from_micros(round * 700));
@@ -130,7 +130,7 @@ fn a_killed_writer_of_a_replacement_leaves_a_whole_value() {
     let store = cluster.store(64 * MIB);
     let (old, new) = (value("old", 2 << 20), value("new", 2 << 20));
     for round in 0..6 {
-        let (mut host, _) = child::start(&cluster, "host");
+        let (mut host, _) = child::start(&cluster, &test_name!("host"));
         // Both values only here, so that nothing of them goes with the writer.
         store.upsert(b"k", &[Source::new(&old)], &prefer(store.hostname())).unwrap();
         host.say(format_args!("replace k {}", store.hostname()));
@@ -148,7 +148,7 @@ fn a_killed_writer_of_a_replacement_leaves_a_whole_value() {
 #[test]
 fn memory_over_a_file_is_reached_by_tcp_on_the_same_host_too() {
     let cluster = Cluster::start();
-    let (mut host, _) = child::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, &test_name!("host"));
     let path = format!("/dev/shm/mooncake-two-processes-{}", std::process::id());
     std::fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
     let name = host.ask(format!("file {path}"));
@@ -230,7 +230,7 @@ fn carry((mut from, mut to): (TcpStream, TcpStream), mut judge: impl FnMut(&[u8]
 #[test]
 fn what_a_process_saw_of_anothers_end_is_told_again_when_the_connection_ended_under_it() {
     let cluster = Cluster::start_with(|settings| settings.unix_socket = false);
-    let (mut host, _) = child::start(&cluster, "host");
+    let (mut host, _) = child::start(&cluster, &test_name!("host"));
     let (address, told) = forgetful_proxy(cluster.address());
     let mut options = cluster.options(0);
     options.master = address;

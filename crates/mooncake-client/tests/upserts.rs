@@ -1,11 +1,10 @@
 //! Values are replaced as a whole or not at all.
 
-mod cluster;
-
 use std::time::Duration;
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{ErrorKind, PinKind, PutItem, PutOptions, PutOutcome, Source};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 const STORED: PutOutcome = PutOutcome::Stored { replicas: 1 };
 

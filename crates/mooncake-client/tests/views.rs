@@ -1,11 +1,10 @@
 //! Views keep their bytes through everything.
 
-mod cluster;
-
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, MIB, eventually, put, value};
 use mooncake_client::{Cause, ErrorKind, Store, View};
+
+use crate::cluster::{Cluster, MIB, eventually, put, value};
 
 #[test]
 fn a_view_survives_remove_eviction_and_close() {

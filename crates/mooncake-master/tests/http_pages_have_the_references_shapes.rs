@@ -1,13 +1,13 @@
 //! Paths, types and shapes that dashboards and engines rely on.
 
-mod support;
-
 use mooncake_master::Settings;
 use mooncake_wire::message::remove_reply::Outcome;
 use mooncake_wire::message::{self, request};
 use mooncake_wire::pack_keys;
 use serde_json::Value;
-use support::{Client, Running, Scratch};
+
+use crate::support;
+use crate::support::{Client, Running, Scratch};
 
 fn filled() -> (Running, Client) {
     let master = Running::start(Settings::default());

@@ -1,14 +1,14 @@
 //! docs/safety.md, rules 17 to 19: restarts, torn tails, damage, older copies, runs without
 //! the log, two masters.
 
-mod support;
-
 use std::fs;
 use std::path::Path;
 
 use mooncake_master::{LogFolder, Settings, Wal};
 use mooncake_wire::message::{self, anchor_down};
-use support::{Client, Running, Scratch};
+
+use crate::support;
+use crate::support::{Client, Running, Scratch};
 
 /// A log with some objects whose master has stopped.
 fn written(scratch: &Scratch) -> Client {

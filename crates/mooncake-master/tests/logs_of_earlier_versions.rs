@@ -5,8 +5,6 @@
 //! version that adds records gets a file of its own beside the older ones, with what it adds; files that are there are
 //! never written anew.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
@@ -17,7 +15,9 @@ use mooncake_master::log::FileHeader;
 use mooncake_master::log::frame::{self, Decoded};
 use mooncake_wire::message::{self, anchor_down, anchor_up, put_end_reply, reply, request};
 use mooncake_wire::pack_keys;
-use support::{Client, Running, Scratch, mount_request, put_end, put_start};
+
+use crate::support;
+use crate::support::{Client, Running, Scratch, mount_request, put_end, put_start};
 
 const FIRST: &str = include_str!("logs/49e5191.txt");
 const SECOND: &str = include_str!("logs/0e5426b.txt");

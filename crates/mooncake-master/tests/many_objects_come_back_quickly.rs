@@ -1,7 +1,5 @@
 //! A restart with 200,000 objects: all there within 0.6 s, in which the master says that it is not ready.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -9,7 +7,8 @@ use std::time::{Duration, Instant};
 use mooncake_master::Settings;
 use mooncake_wire::message::{self, reply, request};
 use mooncake_wire::pack_keys;
-use support::{Client, Running, Scratch};
+
+use crate::support::{Client, Running, Scratch};
 
 const OBJECTS: usize = 200_000;
 const BATCH: usize = 1000;

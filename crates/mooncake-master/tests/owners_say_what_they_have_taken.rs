@@ -1,13 +1,13 @@
 //! After a raised epoch: what the word of an owner that resumes is worth, and what a reader is told of its views.
 
-mod support;
-
 use std::fs;
 use std::time::Duration;
 
 use mooncake_wire::message::{Hello, HelloReply, LogPosition, ResumeSession, anchor_down, hello};
 use mooncake_wire::{CONTROL_PREFACE, FRAME_BYTES_MAX, Feature, VERSION};
-use support::{Client, Running, Scratch, connect, read_frame, write_frame};
+
+use crate::support;
+use crate::support::{Client, Running, Scratch, connect, read_frame, write_frame};
 
 fn closed(master: &Running) -> u64 {
     let (_, page) = master.http("GET /metrics");

@@ -1,12 +1,12 @@
 //! docs/safety.md, rule 6: a mutation that is repeated after a lost reply is done once.
 
-mod support;
-
 use mooncake_wire::message::put_end_reply::Outcome;
 use mooncake_wire::message::reply::Body as Told;
 use mooncake_wire::message::{self, request};
 use mooncake_wire::pack_keys;
-use support::{Client, Running, Scratch, put_end, put_start};
+
+use crate::support;
+use crate::support::{Client, Running, Scratch, put_end, put_start};
 
 #[test]
 fn a_repeated_mutation_gets_the_first_reply_also_after_a_restart() {

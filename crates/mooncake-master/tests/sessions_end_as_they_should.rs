@@ -1,14 +1,14 @@
 //! Anchors, processes and parked requests: what ends what, and how fast.
 
-mod support;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mooncake_master::Settings;
 use mooncake_wire::message::{self, anchor_down, anchor_up, hello, put_slot, reply, request};
 use mooncake_wire::{FRAME_BYTES_MAX, pack_keys};
-use support::{Client, Running, read_frame, write_frame};
+
+use crate::support;
+use crate::support::{Client, Running, read_frame, write_frame};
 
 /// The identity of another process of this host.
 fn identity_of(pid: u32) -> message::ProcessIdentity {

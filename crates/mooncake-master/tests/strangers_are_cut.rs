@@ -1,7 +1,5 @@
 //! Garbage, silence and floods on every port end within a second and disturb nobody.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -11,7 +9,9 @@ use mooncake_wire::message::{
     AttachCall, Exists, Hello, LogPosition, OpenSession, ProcessIdentity, Request, ResumeSession, hello, request,
 };
 use mooncake_wire::{CONTROL_PREFACE, VERSION, pack_keys};
-use support::{Client, Running, connect, read_frame, write_frame};
+
+use crate::support;
+use crate::support::{Client, Running, connect, read_frame, write_frame};
 
 /// Sends bytes and returns how long the master kept the connection.
 fn closed_after(address: SocketAddr, bytes: &[u8]) -> Duration {

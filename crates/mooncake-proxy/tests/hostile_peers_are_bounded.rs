@@ -1,19 +1,19 @@
 //! Clients and instances that keep to no rules: each is answered, or cut, within its time and its memory.
 
-mod mock_instances;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mock_instances::raw::{Raw, RawInstance};
-use mock_instances::{Behaviour, Instance, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use crate::mock_instances;
+use crate::mock_instances::raw::{Raw, RawInstance};
+use crate::mock_instances::{Behaviour, Instance, Proxy, all_events, options, prompt};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// What has to happen soon happens before that, on a slow machine too.

@@ -1,13 +1,12 @@
 //! KV cache from server to server, as vLLM's `MooncakeConnector` has it: what the two are told, and what happens when
 //! there is nothing to fetch.
 
-mod mock_instances;
-
 use std::time::Duration;
 
-use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::{Value, json};
+
+use crate::mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 
 #[tokio::test]
 async fn peer_to_peer_instances_are_told_of_each_other() {

@@ -1,16 +1,16 @@
 //! Requests through a proxy: what the instances are asked, and what the client gets.
 
-mod mock_instances;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use hyper::body::Body as _;
-use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, event, options, prompt};
 use mooncake_proxy::{ProxyOptions, ProxyServer, Scheduling, StartError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+
+use crate::mock_instances;
+use crate::mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, event, options, prompt};
 
 #[tokio::test]
 async fn a_prompt_is_computed_for_one_token_and_the_decode_instance_answers_untouched() {

@@ -1,16 +1,16 @@
 //! Counts, and the lines of the log: each request once, with how it ended.
 
-mod mock_instances;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 use mooncake_proxy::ProxyOptions;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+
+use crate::mock_instances;
+use crate::mock_instances::{Behaviour, Instance, KEY, Proxy, all_events, options, prompt};
 
 fn metric(page: &str, name: &str) -> u64 {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

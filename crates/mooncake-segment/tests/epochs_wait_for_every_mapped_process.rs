@@ -1,7 +1,5 @@
 //! A segment obeys a new epoch when nobody writes anything older there.
 
-mod support;
-
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -10,12 +8,8 @@ use std::time::Duration;
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::Source;
 use mooncake_segment::{Epoch, EpochQuestion, Link, Links, Path, Paths, TransferError, TwoEpochs};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 /// A link over one path, and what keeps it.
 fn links_of(owner: &Owner, path: Path) -> (Arc<Link>, Links) {

@@ -1,7 +1,5 @@
 //! Deadlines, standstills and interruptions end calls in time.
 
-mod support;
-
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,12 +8,8 @@ use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Destination, Source};
 use mooncake_os::{Deadline, ProcessIdentity};
 use mooncake_segment::{LinkError, LinkEvents, LinkOptions, Links, Path, Paths, SegmentAddress, TransferError};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 struct Ignore;
 

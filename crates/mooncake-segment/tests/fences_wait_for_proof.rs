@@ -1,7 +1,5 @@
 //! A fence is done when nothing of the writer can land any more, and not before.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -9,12 +7,8 @@ use std::time::{Duration, Instant};
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, Source, crc32c};
 use mooncake_segment::{Fence, LinkError, Path, Paths, TransferError};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 #[test]
 fn a_writer_that_never_came_is_fenced_at_once() {

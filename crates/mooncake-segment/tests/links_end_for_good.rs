@@ -1,18 +1,12 @@
 //! Links that are closed, forgotten or let go of lead nowhere any more, and keep nothing.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, TransferError};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 #[test]
 fn whoever_still_has_a_link_of_closed_links_moves_no_byte_over_it() {

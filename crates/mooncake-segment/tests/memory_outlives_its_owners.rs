@@ -1,23 +1,17 @@
 //! Memory comes to another owner while processes that the one before let in still have it mapped (docs/safety.md, rule
 //! 26). Here both owners are in this process: what they have of each other is the memory and its locks.
 
-mod support;
-
 use mooncake_ids::SegmentUuid;
 use mooncake_memory::{Source, TenureLock, TenureLocks, TenureUse};
 use mooncake_segment::{Epoch, LinkError, Links, Path, Paths, TransferError};
-use support::*;
+
+use crate::support::*;
 
 const ONE: Epoch = Epoch { number: 1, id: 5 };
 const TWO: Epoch = Epoch { number: 2, id: 7 };
 /// What a process says in its hello that locks what it maps, and knows its pins.
 const LOCKS: u8 = 1 | 4;
 const NONE: [SegmentUuid; 0] = [];
-
-#[test]
-fn other_process() {
-    play_role();
-}
 
 fn first() -> Owner {
     let owner = Owner::of_tenure(1, ONE, None);

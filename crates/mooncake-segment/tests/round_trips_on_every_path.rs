@@ -1,14 +1,13 @@
 //! What was written comes back, whichever way it travels.
 
-mod support;
-
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::{Destination, ForeignRange, Registry, Source, crc32c};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkError, Path, Paths, ServerOptions, Status, TransferError};
-use support::*;
+
+use crate::support::*;
 
 const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];
 const SIZES: [u64; 9] = [0, 1, 1023, 4096, 16 << 10, (16 << 10) + 1, 300_000, MIB, 5 * MIB + 17];

@@ -1,7 +1,5 @@
 //! A peer that hesitates once is not on TCP for ever.
 
-mod support;
-
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
@@ -9,12 +7,8 @@ use std::time::{Duration, Instant};
 use mooncake_memory::{Destination, Source};
 use mooncake_os::Deadline;
 use mooncake_segment::{LinkOptions, Path, Paths, SegmentAddress};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 #[test]
 fn an_owner_that_stood_still_at_the_first_contact_is_mapped_later() {

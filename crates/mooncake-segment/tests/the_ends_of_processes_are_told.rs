@@ -1,7 +1,5 @@
 //! An owner says which processes that mapped its memory have ended, and by which number their master knows them.
 
-mod support;
-
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,12 +7,8 @@ use std::time::{Duration, Instant};
 
 use mooncake_ids::{Rid, SegmentUuid};
 use mooncake_segment::{Fence, Path, ProcessGone, SegmentServer, ServerEvents, ServerOptions};
-use support::*;
 
-#[test]
-fn other_process() {
-    play_role();
-}
+use crate::support::*;
 
 fn gone(owner: &Owner, mark: u64) -> Option<Heard> {
     Some(Heard::ProcessGone(ProcessGone { session: WRITER, uuid: owner.memory.uuid(), mark }))

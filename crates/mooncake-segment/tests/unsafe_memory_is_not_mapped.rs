@@ -1,7 +1,5 @@
 //! Descriptors that could kill this process are refused, and TCP is used.
 
-mod support;
-
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
@@ -11,7 +9,8 @@ use mooncake_memory::{Destination, SegmentMemory, Source, crc32c};
 use mooncake_os::send_fds;
 use mooncake_segment::{LinkError, Path, Paths, SegmentAddress, ServerOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use support::*;
+
+use crate::support::*;
 
 /// A socket that answers a hello with its own descriptors, whatever they are.
 fn impostor(address: &SegmentAddress, seals: SealFlags, size: u64) -> SegmentAddress {

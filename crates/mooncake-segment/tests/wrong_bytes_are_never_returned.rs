@@ -1,13 +1,12 @@
 //! Stale placements and damaged bytes are errors, on every path.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mooncake_ids::Rid;
 use mooncake_memory::{Destination, Source};
 use mooncake_segment::{Path, Paths, TransferError};
-use support::*;
+
+use crate::support::*;
 
 const PATHS: [Path; 3] = [Path::Local, Path::SharedMemory, Path::Tcp];
 

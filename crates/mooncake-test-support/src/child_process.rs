@@ -19,6 +19,20 @@ const ANSWER: &str = "other: ";
 /// For a process to become another program, on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
+/// What the harness calls the test `name` of the module in which this stands.
+#[macro_export]
+macro_rules! test_name {
+    ($name:expr) => {
+        $crate::child_process::within(module_path!(), $name)
+    };
+}
+
+/// A test's name without its program's, which is the first of the modules.
+#[doc(hidden)]
+pub fn within(module: &str, test: &str) -> String {
+    module.split_once("::").map_or_else(|| test.to_owned(), |(_, module)| format!("{module}::{test}"))
+}
+
 /// The other process, as the test sees it. Killed when dropped.
 pub struct ChildProcess {
     child: Child,
@@ -27,7 +41,8 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts the test `test` of this program in a process of its own, with this role.
+    /// Starts the test `test` of this program, by its [`test_name`](crate::test_name), in a process of its own, with
+    /// this role.
     pub fn start(test: &str, role: &str) -> ChildProcess {
         ChildProcess::start_by(&[], test, role)
     }

@@ -1,7 +1,5 @@
 //! How much of a batch is at the disk at a time is what the disk has shown to be fastest, to whichever of its readers.
 
-mod support;
-
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -12,8 +10,9 @@ use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::reader::at_disk::AtDisk;
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
-use support::TIER;
-use support::owned::{FILE_BLOCKS, Owned, SECOND};
+
+use crate::support::TIER;
+use crate::support::owned::{FILE_BLOCKS, Owned, SECOND};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,5 @@
 //! An owner answers an order with an address only if the record there is the placement's that was ordered.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +16,10 @@ use mooncake_tier::owner::{TierOwner, ToMaster};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::{NewTier, Tier};
-use support::owned::{Between, FILE_BLOCKS, Leaving, Owned, PLACEMENT, SECOND, sum_of};
-use support::{TIER, new_tier, owner};
+
+use crate::support;
+use crate::support::owned::{Between, FILE_BLOCKS, Leaving, Owned, PLACEMENT, SECOND, sum_of};
+use crate::support::{TIER, new_tier, owner};
 
 /// Answers of one owner, to orders with these sources, by rid.
 fn answers(sources: &[Arc<Leaving>]) -> BTreeMap<u64, Option<Address>> {

@@ -1,7 +1,5 @@
 //! What is asked for is read while others use what has come: records that lie side by side at once, each for itself.
 
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +11,9 @@ use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace};
 use mooncake_tier::slots::Slots;
-use support::TIER;
-use support::owned::{FILE_BLOCKS, Owned, SECOND};
+
+use crate::support::TIER;
+use crate::support::owned::{FILE_BLOCKS, Owned, SECOND};
 
 const MIB: u64 = 1 << 20;
 

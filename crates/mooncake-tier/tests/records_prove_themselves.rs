@@ -1,8 +1,6 @@
 //! A tier on a disk that does what disks do: whatever is killed, lost or flipped, a read gives the bytes that were
 //! written, or is a miss; and where nothing was lost, every record that was told as written is read.
 
-mod support;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -16,7 +14,9 @@ use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::superblock::{SUSPECTS_MAX, Superblock};
-use support::{Pattern, TIER, Writer, Written, read};
+
+use crate::support;
+use crate::support::{Pattern, TIER, Writer, Written, read};
 
 /// Bytes of a file, of the tier, and of the largest objects. Some of these need a file of several numbers.
 #[derive(Debug, Clone, Copy)]

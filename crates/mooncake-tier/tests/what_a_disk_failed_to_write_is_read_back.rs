@@ -1,8 +1,6 @@
 //! What a disk failed to write of a tier that is in use is read back: the master hears which records are bad, and of no
 //! other one, before anybody wants them.
 
-mod support;
-
 use std::collections::BTreeSet;
 
 use mooncake_ids::Rid;
@@ -14,8 +12,10 @@ use mooncake_tier::medium::faulty::{Faults, FaultyDisk};
 use mooncake_tier::reader::{Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::Tier;
-use support::owned::{FILE_BLOCKS, Owned, SECOND};
-use support::{TIER, new_tier, owner};
+
+use crate::support;
+use crate::support::owned::{FILE_BLOCKS, Owned, SECOND};
+use crate::support::{TIER, new_tier, owner};
 
 fn geometry() -> Geometry {
     Geometry::of_file_blocks(FILE_BLOCKS).unwrap()

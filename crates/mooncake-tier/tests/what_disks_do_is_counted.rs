@@ -1,7 +1,5 @@
 //! Who operates a pool sees of each tier what its disk does: how much, for what, how long it takes, and what fails.
 
-mod support;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +16,8 @@ use mooncake_tier::reader::ahead::{Part, ReadAhead};
 use mooncake_tier::reader::{Miss, Reader, RecordPlace, Want};
 use mooncake_tier::slots::Slots;
 use mooncake_tier::tier::Tier;
-use support::{TIER, new_tier, owner};
+
+use crate::support::{TIER, new_tier, owner};
 
 const FILE_BLOCKS: u64 = 512;
 const FILE: u64 = FILE_BLOCKS * BLOCK;

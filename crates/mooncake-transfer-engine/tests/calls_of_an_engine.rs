@@ -1,11 +1,10 @@
 //! Calls of an engine, whatever the transport is; what each transport promises is in the folder `transports`.
 
-mod memory;
-
 use std::time::Duration;
 
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Notify, PeerId, Status};
+
+use crate::memory::Memory;
 
 fn options(same_host: bool) -> EngineOptions {
     EngineOptions { same_host, ..EngineOptions::default() }

@@ -1,11 +1,11 @@
 //! Reports and logs name the path that bytes really took, and why; a device's memory goes by TCP at once.
 
-mod memory;
-
-use memory::Memory;
 use mooncake_test_support::fake_cuda::FakeCuda;
 use mooncake_test_support::log_capture;
 use mooncake_transfer_engine::{Engine, EngineOptions, LinkReport, Opcode, Request};
+
+use crate::memory;
+use crate::memory::Memory;
 
 const ENGINE: &str = "mooncake_transfer_engine";
 

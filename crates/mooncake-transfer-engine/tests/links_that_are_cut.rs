@@ -1,14 +1,12 @@
 //! A connection is cut at any byte of either direction, or goes on drop by drop: success is never said of bytes that
 //! are not there, and every call ends by its deadline.
 
-mod memory;
-mod relay;
-
 use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, Request, Status};
-use relay::{Fate, behind};
+
+use crate::memory::Memory;
+use crate::relay::{Fate, behind};
 
 /// With the connection's name.
 const HELLO: usize = 48;

@@ -1,12 +1,11 @@
 //! The local end of a transfer that begins in registered memory ends in it, or nothing moves.
 
-mod memory;
-
 use std::time::Duration;
 
-use memory::Memory;
 use mooncake_memory::ForeignRange;
 use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, PeerId, Request, Status};
+
+use crate::memory::Memory;
 
 const LEN: usize = 4096;
 

@@ -1,8 +1,6 @@
 //! Processes that share memory stop, close and make way for other programs in the midst of a copy: success is never
 //! said of bytes that nobody has, and nobody waits for who is not there or is somewhere else.
 
-mod memory;
-
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory};
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
 use mooncake_test_support::mapped_range;
+use mooncake_test_support::test_name;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Request};
+
+use crate::memory::Memory;
 
 /// Bytes that are copied in one go.
 const VISIT: usize = 4 << 20;
@@ -99,7 +99,7 @@ fn counter() {
 
 /// One of `requests` after the other, while the owner makes way for another program after the first step.
 fn transfer_while_it_goes(request: fn(&Memory, u64) -> Request, of_its_own: bool) {
-    let mut owner = ChildProcess::start("other", "owner");
+    let mut owner = ChildProcess::start(&test_name!("other"), "owner");
     let told = owner.hear();
     let told: Vec<&str> = told.split(' ').collect();
     let initiator = engine();
@@ -143,7 +143,7 @@ fn nobody_waits_for_a_program_that_made_way_for_another_inside() {
     let (target, own) = (engine(), shared(VISIT));
     for round in 0..6 {
         target.register(&[own], "*").unwrap();
-        let mut writer = ChildProcess::start("other", "writer");
+        let mut writer = ChildProcess::start(&test_name!("other"), "writer");
         writer.say(format_args!("{} {}", target.name(), own.addr()));
         assert_eq!(writer.hear(), "writing");
         writer.say("go");
@@ -179,7 +179,7 @@ fn stop_inside(target: &Arc<Engine>, own: ForeignRange, counter: &ChildProcess) 
 fn a_peer_that_stands_still_inside_keeps_one_block_and_has_no_success_after_the_owners_end() {
     let (target, own, other) = (Arc::new(engine()), shared(VISIT), shared(4096));
     target.register(&[own, other], "*").unwrap();
-    let mut counter = ChildProcess::start("other", "counter");
+    let mut counter = ChildProcess::start(&test_name!("other"), "counter");
     counter.say(format_args!("{} {}", target.name(), own.addr()));
     assert_eq!(counter.hear(), "counting");
     let giving_up = stop_inside(&target, own, &counter);

@@ -1,13 +1,12 @@
 //! Memory that a target made to be shared: its peers map it, and touch it only while it is lent.
 
-mod memory;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_memory::{ForeignRange, allocate_shared, free_host_memory};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, PeerId, Request};
+
+use crate::memory::Memory;
 
 /// Memory of a block of its own.
 struct Shared(ForeignRange);

@@ -1,18 +1,16 @@
 //! Engines that are found by a name, and whose the name is.
 
-mod memory;
-mod memory_metadata;
-mod ordered_metadata;
-
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memory::Memory;
-use memory_metadata::MemoryMetadata;
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
+use mooncake_test_support::test_name;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, HttpMetadata, Notify};
-use ordered_metadata::OrderedMetadata;
+
+use crate::memory::Memory;
+use crate::memory_metadata::MemoryMetadata;
+use crate::ordered_metadata::OrderedMetadata;
 
 fn named(name: &str, metadata: &MemoryMetadata, options: EngineOptions) -> Engine {
     Engine::with_metadata(name, options, Box::new(metadata.clone()), "").unwrap()
@@ -205,7 +203,7 @@ fn a_resolver_that_does_not_answer_keeps_no_call_beyond_its_deadline_or_its_call
         eprintln!("not tried: this system lets nobody make a network of his own");
         return;
     }
-    let mut asker = ChildProcess::start_by(&within, "other", "asker");
+    let mut asker = ChildProcess::start_by(&within, &test_name!("other"), "asker");
     assert_eq!(asker.hear(), "ready");
     asker.say("go");
     assert_eq!(asker.hear(), "in time");

@@ -2,20 +2,19 @@
 //!
 //! Where the user of the tests cannot become another one, nothing is tested.
 
-mod memory;
-mod relay;
-
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use memory::Memory;
 use mooncake_os::recv_fds;
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
+use mooncake_test_support::test_name;
 use mooncake_transfer_engine::{Engine, EngineOptions, SharedSegment};
-use relay::{answering, document_of};
+
+use crate::memory::Memory;
+use crate::relay::{answering, document_of};
 
 const NOBODY: u32 = 65_534;
 
@@ -117,7 +116,7 @@ fn nobodys_engine() {
 fn a_process_of_another_user_is_sent_nothing() {
     let target = engine();
     let document = document_of(&target);
-    let mut stranger = ChildProcess::start("other", "a stranger");
+    let mut stranger = ChildProcess::start(&test_name!("other"), "a stranger");
     stranger.say(field(&document, "unix"));
     stranger.say(field(&document, "id"));
     for _ in 0..2 {
@@ -133,7 +132,7 @@ fn a_process_of_another_user_is_sent_nothing() {
 fn another_users_engine_is_a_peer_by_tcp() {
     let (target, there) = (engine(), Memory::filled(8192, 1));
     target.register(&[there.range()], "*").unwrap();
-    let mut initiator = ChildProcess::start("other", "an engine");
+    let mut initiator = ChildProcess::start(&test_name!("other"), "an engine");
     initiator.say(target.name());
     initiator.say(there.addr());
     let path = initiator.hear();

@@ -1,9 +1,8 @@
 //! Names of peers that applications put together: a host, a colon, the port that the engine gave.
 
-mod memory;
-
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, PeerId};
+
+use crate::memory::Memory;
 
 fn engine(host: &str) -> Engine {
     Engine::new(host, EngineOptions::default()).unwrap()

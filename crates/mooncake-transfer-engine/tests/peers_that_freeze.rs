@@ -1,15 +1,14 @@
 //! A peer that does not answer costs one bounded timeout, once, and is avoided then; it is used again as soon as it
 //! answers.
 
-mod memory;
-mod relay;
-
 use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_test_support::child_process::{ChildProcess, hear, role, say};
+use mooncake_test_support::test_name;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Notify, PeerId, Status};
-use relay::{Fate, behind};
+
+use crate::memory::Memory;
+use crate::relay::{Fate, behind};
 
 const LEN: usize = 64 << 10;
 
@@ -63,7 +62,7 @@ struct Lender {
 
 /// Another process, at this port; at any if it is 0.
 fn lender(same_host: bool, port: u16) -> Lender {
-    let mut process = ChildProcess::start("other", &format!("lender {same_host}"));
+    let mut process = ChildProcess::start(&test_name!("other"), &format!("lender {same_host}"));
     process.say(port);
     let (name, addr) = (process.hear(), process.hear().parse().unwrap());
     Lender { process, name, addr }

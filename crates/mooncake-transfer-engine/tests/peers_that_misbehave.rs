@@ -1,15 +1,14 @@
 //! Peers that lie, dawdle, stop or say nothing that can be understood.
 
-mod memory;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Notify, Status};
+
+use crate::memory::Memory;
 
 fn engine() -> Engine {
     Engine::new("127.0.0.1", EngineOptions::default()).unwrap()

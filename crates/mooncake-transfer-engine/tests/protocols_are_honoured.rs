@@ -1,12 +1,10 @@
 //! `protocol` names networks: what is not there is warned of, and what stays within the host uses none.
 
-mod memory;
-mod memory_metadata;
-
-use memory::Memory;
-use memory_metadata::MemoryMetadata;
 use mooncake_test_support::log_capture;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, Metadata, Protocol};
+
+use crate::memory::Memory;
+use crate::memory_metadata::MemoryMetadata;
 
 const ENGINE: &str = "mooncake_transfer_engine";
 

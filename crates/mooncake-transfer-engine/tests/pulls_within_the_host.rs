@@ -1,15 +1,12 @@
 //! What a peer of this host asks to be copied out of its memory, in the words of the protocol.
 
-mod host;
-mod memory;
-mod relay;
-
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use host::{DONE, answer, ask, before_one_that_stands_still, meet, meet_with_access_page};
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
+
+use crate::host::{DONE, answer, ask, before_one_that_stands_still, meet, meet_with_access_page};
+use crate::memory::Memory;
 
 const SOON: Duration = Duration::from_millis(300);
 

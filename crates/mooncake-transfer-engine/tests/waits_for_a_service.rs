@@ -1,15 +1,13 @@
 //! A metadata service that does not answer: calls that need it end by their callers' wish, or after a while, and leave
 //! the engine as they say.
 
-mod memory;
-mod memory_metadata;
-
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use memory::Memory;
-use memory_metadata::MemoryMetadata;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
+
+use crate::memory::Memory;
+use crate::memory_metadata::MemoryMetadata;
 
 /// A hook that has had enough after this time, and how long a call may take with it.
 const ENOUGH: Duration = Duration::from_millis(20);

@@ -1,13 +1,11 @@
 //! An engine listens where it was told, and peers are told what they can reach it by.
 
-mod memory;
-mod memory_metadata;
-
 use std::net::{IpAddr, TcpListener, TcpStream};
 
-use memory::Memory;
-use memory_metadata::MemoryMetadata;
 use mooncake_transfer_engine::{Engine, EngineOptions, Opcode, Request};
+
+use crate::memory::Memory;
+use crate::memory_metadata::MemoryMetadata;
 
 const NEAR: &str = "127.0.0.1";
 const ELSEWHERE: &str = "127.0.0.2";

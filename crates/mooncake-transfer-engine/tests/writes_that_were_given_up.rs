@@ -1,16 +1,14 @@
 //! A write whose call has failed: what the network still holds of it is not sent later, and lands over no newer bytes.
 
-mod memory;
-mod relay;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use memory::Memory;
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions};
-use relay::{answering, document_of};
+
+use crate::memory::Memory;
+use crate::relay::{answering, document_of};
 
 /// What the target says to a hello, and to a write.
 const STATUS: u64 = 8;
