@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import select
 import shutil
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,34 @@ TIMEOUT_S = 60
 def found() -> str | None:
     """The browser of this machine, if it has one."""
     return os.environ.get("MOONCAKE_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@contextlib.contextmanager
+def served(page: str, status: dict) -> Iterator[str]:
+    """Where a page is that was taken from its program, beside what `/status` would say."""
+    answers = {
+        "/": ("text/html; charset=utf-8", page.encode()),
+        "/status": ("application/json", json.dumps(status).encode()),
+    }
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self):
+            kind, body = answers[self.path]
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 class Page:

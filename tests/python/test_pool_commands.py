@@ -231,6 +231,26 @@ def test_codes_are_explained_and_scripts_and_pages_of_the_manual_are_made(pool):
     assert pool.run("man", "mooncake_master").stdout.startswith(b".TH MOONCAKE_MASTER 1")
 
 
+@pytest.mark.parametrize("named", ["TERM", "NO_COLOR"])
+def test_log_lines_have_colours_on_a_terminal_alone(named: str, tmp_path: Path):
+    leader, follower = pty.openpty()
+    command = [binary(), "master", "--rpc_port=0", "--metrics_port=0", f"--log_dir={tmp_path}"]
+    master = subprocess.Popen(command, stdout=follower, stderr=follower, env=os.environ | {"TERM": "xterm", named: "1"})
+    os.close(follower)
+    try:
+        shown, until = b"", time.monotonic() + 15
+        while b"Master service started" not in shown and time.monotonic() < until:
+            if select.select([leader], [], [], 0.1)[0]:
+                shown += os.read(leader, 1 << 16)
+        assert b"Master service started" in shown
+        assert (b"\x1b[" in shown) == (named == "TERM"), shown
+        assert b"\x1b[" not in (tmp_path / "mooncake_master").read_bytes()
+    finally:
+        master.terminate()
+        assert master.wait(10) == 0
+        os.close(leader)
+
+
 def test_log_lines_are_json_where_that_is_asked_for(cluster):
     c = cluster(nodes=0, master_flags=["--log_format=json"])
     lines = [json.loads(line) for line in c.master.output().splitlines() if line]

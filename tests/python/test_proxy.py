@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 
+import browser
 import pytest
 from instances import ADMIN_KEY, Instance, Proxy
 
@@ -206,22 +207,65 @@ def test_it_ends_in_order_at_sigterm(proxy):
     assert front.terminate() == 0
 
 
+FIRST_ROW = "(document.querySelector('#instances tbody tr')?.innerText ?? '')"
+
+
+@pytest.mark.alone
 def test_its_page_shows_the_instances_in_a_browser(instance, proxy, browse, tmp_path):
     prefill, decode, gone = instance(), instance(), instance()
     front = proxy([prefill, gone], [decode])
     assert front.ask("/v1/completions", {"prompt": "<b>"})[0] == 200
-    gone.stop()
-    wait_for("it is noticed", lambda: "out of service" in str(front.status()))
     page = browse()
     page.show(front.url + "/")
-    page.until("document.querySelectorAll('tbody tr').length === 3")
-    rows = page.run("[...document.querySelectorAll('tbody tr')].map(row => row.innerText)")
+    page.until("document.querySelectorAll('#instances tbody tr').length === 3")
+    text = page.text()
+    for part in ("serving", "tiny", "Requests", "Time to first byte", "Under way", "0 of 1,024", "Failures"):
+        assert part in text, f"{part}:\n{text}"
+    assert "2 prefill, 1 decode" in text
+    assert page.run("document.title") == "mooncake proxy: serving"
+
+    # What is killed stands on top a few seconds later, and the tab says so.
+    gone.stop()
+    page.until(f"{FIRST_ROW}.includes({gone.address!r}) && {FIRST_ROW}.includes('down ')", 5)
+    page.until("document.title === '1/3 down - mooncake proxy'", 5)
+    rows = page.run("[...document.querySelectorAll('#instances tbody tr')].map(row => row.innerText)")
     by_address = {one.address: next(row for row in rows if one.address in row) for one in (prefill, decode, gone)}
     assert "decode" in by_address[decode.address]
-    assert "out of service" in by_address[gone.address]
+    assert "down" not in by_address[decode.address]
     assert "cannot be reached" in by_address[gone.address]
-    assert "2 prefill, 1 decode" in page.text()
+    assert gone.address in page.run("document.querySelector('#problems').innerText")
     assert page.console == []
     # It is drawn, too.
     page.picture(tmp_path / "page.png")
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+
+    # A proxy that is gone is no proxy that is well.
+    front.kill()
+    page.until("document.title === 'not answering - mooncake proxy'")
+    assert "No answer from the proxy since" in page.text()
+
+
+def test_its_page_shows_what_instances_say_as_text_and_whole_on_a_phone(instance, proxy, browse):
+    front = proxy([], [instance()])
+    told, hostile = front.status(), "<img src=x onerror=alert(1)>"
+    (well,) = told["instances"]
+    down = {"health": "out of service", "reason": hostile * 9, "down_seconds": 12.3, "next_check_seconds": 2.2}
+    told["instances"] = [well, well | down | {"instance": hostile}]
+    with browser.served(front.ask("/")[1], told) as url:
+        page = browse(390, 844)
+        page.show(url)
+        page.until(f"{FIRST_ROW}.includes({hostile!r})")
+        assert "down 12 s, next check in 3 s" in page.text()
+        assert hostile * 9 in page.text()
+        reason = "document.querySelector('#instances tbody .below')"
+        assert page.run(f"{reason}.scrollHeight <= {reason}.clientHeight"), "nothing of it is cut off"
+        assert page.run("document.querySelectorAll('img').length") == 0
+        assert page.run("document.documentElement.scrollWidth <= window.innerWidth"), "a phone scrolls down only"
+        assert page.console == []
+
+
+def test_its_page_is_one_answer_that_names_no_other_host(instance, proxy):
+    page = proxy([], [instance()]).ask("/")[1]
+    # The name of SVG looks like an address, but nobody asks there.
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert not any(loads in page for loads in ("src=", "@import", "url(", "innerHTML"))

@@ -121,6 +121,8 @@ def test_a_batch_that_comes_again_and_is_stored_has_not_failed(cluster):
     timer.start()
     assert store.put_batch([f"b{nth}" for nth in range(8)], [b"v" * MIB] * 8) == 0, store.last_error()
     timer.join()
+    # The master hears of views that end a moment later.
+    wait_for("the views to be over", lambda: status_of(c)["memory"]["pinned_bytes"] == 0, 10)
     told = status_of(c)
     assert told["put_failures"]["no_room"] == 0
     assert told["problems"] == []

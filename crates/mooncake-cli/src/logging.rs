@@ -9,13 +9,14 @@ use mooncake_master::Events;
 use mooncake_settings::{CLIENT, Given, environment};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::journal::Journal;
+use crate::terminal::{Paint, has_colour, shows_colour};
 
 /// Begins to log as the settings say. `RUST_LOG` decides what; else `--v` and
 /// `--minloglevel`; else, for a storage node, `MC_LOG_LEVEL`; else everything from information on.
@@ -32,7 +33,7 @@ pub fn start(program: &str, given: &Given, events: Option<Arc<Events>>) -> io::R
         }
         None => None,
     };
-    begin(&level(program, given), Lines { journal }, given.text_or_default("log_format") == "json", events);
+    begin(&level(program, given), journal, given.text_or_default("log_format") == "json", events);
     if let Some(folder) = made {
         tracing::info!("--log_dir={folder}: there was no such folder, it was made");
     }
@@ -72,7 +73,8 @@ pub fn say_more(text: &str) -> bool {
 pub fn announce(line: &str) {
     let mut time = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    say(&format!("{time}  INFO {line}\n"));
+    let paint = Paint(has_colour());
+    say(&format!("{}  {} {line}\n", paint.dim(&time), paint.green("INFO")));
 }
 
 /// Writes to stderr what no log line tells. A reader that closed the pipe misses it.
@@ -83,22 +85,37 @@ pub fn print_stderr(text: &str) {
 /// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.
 pub fn start_at(level: &str) {
     let level = environment::log_level(level).expect("checked when it was set");
-    begin(level, Lines { journal: None }, false, None);
+    begin(level, None, false, None);
 }
 
-fn begin(level: &str, lines: Lines, is_json: bool, events: Option<Arc<Events>>) {
+fn begin(level: &str, journal: Option<Arc<Mutex<Journal>>>, is_json: bool, events: Option<Arc<Events>>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    // Colours are for a terminal alone: a journal is read by other programs, too.
+    let journal = journal.map(|journal| lines(move || JournalLine(journal.clone()), is_json, false));
+    let stderr = lines(|| StderrLine, is_json, shows_colour(&io::stderr()));
+    tracing_subscriber::registry().with(filter).with(journal).with(stderr).with(events.map(Told)).init();
+}
+
+/// A layer that writes lines somewhere.
+fn lines<S, W>(
+    to: impl Fn() -> W + Send + Sync + 'static,
+    is_json: bool,
+    in_colour: bool,
+) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: Write + 'static,
+{
     let layer = tracing_subscriber::fmt::layer()
-        .with_writer(lines)
+        .with_writer(to)
         // It would say on stderr that it could not write to stderr, and panic.
         .log_internal_errors(false)
         .with_target(false)
-        .with_ansi(false);
-    let lines = match is_json {
+        .with_ansi(in_colour && !is_json);
+    match is_json {
         true => layer.json().flatten_event(true).with_current_span(false).boxed(),
         false => layer.boxed(),
-    };
-    tracing_subscriber::registry().with(filter).with(lines).with(events.map(Told)).init();
+    }
 }
 
 /// What is logged, for those who read it elsewhere.
@@ -130,21 +147,11 @@ fn level(program: &str, given: &Given) -> String {
     level.to_owned()
 }
 
-/// Where lines go.
-#[derive(Clone)]
-struct Lines {
-    journal: Option<Arc<Mutex<Journal>>>,
-}
+/// Takes a line, which comes in one piece, and loses it where it cannot be written.
+struct StderrLine;
 
-impl Write for Lines {
-    /// A line comes in one piece, and is lost where it cannot be written.
+impl Write for StderrLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if let Some(journal) = &self.journal
-            && let Err(error) = journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_line(line)
-        {
-            // The line itself follows on stderr.
-            print_stderr(&format!("journal: {error}\n"));
-        }
         let _ = io::stderr().write_all(line);
         Ok(line.len())
     }
@@ -154,10 +161,19 @@ impl Write for Lines {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Lines;
+/// The same for a journal.
+struct JournalLine(Arc<Mutex<Journal>>);
 
-    fn make_writer(&'a self) -> Lines {
-        self.clone()
+impl Write for JournalLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Err(error) = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).write_line(line) {
+            // The line itself follows on stderr.
+            print_stderr(&format!("journal: {error}\n"));
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

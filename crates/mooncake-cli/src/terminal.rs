@@ -3,12 +3,17 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-/// Whether the output is for eyes that see colour: a terminal, and nobody said no (`NO_COLOR`, `TERM=dumb`).
+pub use mooncake_metrics::duration;
+
+/// Whether what is printed is for eyes that see colour: a terminal, and nobody said no (`NO_COLOR`, `TERM=dumb`).
 pub fn has_colour() -> bool {
+    shows_colour(&std::io::stdout())
+}
+
+/// The same of any output.
+pub fn shows_colour(output: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    std::io::stdout().is_terminal()
-        && !is_set("NO_COLOR")
-        && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
+    output.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
 /// Letters in colours, or as they are.
@@ -77,18 +82,6 @@ pub fn number(value: f64) -> String {
     out
 }
 
-/// `3 d 4 h`, `14 s`, `0.2 s`.
-pub fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match whole {
-        0..=9 => format!("{seconds:.1} s"),
-        10..=119 => format!("{whole} s"),
-        120..=7_199 => format!("{} min", whole / 60),
-        7_200..=172_799 => format!("{} h {} min", whole / 3_600, whole % 3_600 / 60),
-        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3_600),
-    }
-}
-
 /// `850 us`, `1.5 ms`; `-` of nothing.
 pub fn microseconds(us: Option<f64>) -> String {
     match us {
@@ -154,10 +147,6 @@ mod tests {
             ["0 B", "1023 B", "1.5 KB", "64.0 GB", "1.0 MB"]
         );
         assert_eq!([0.0, 0.44, 999.0, 1000.0, 4213223.0].map(number), ["0", "0.4", "999", "1,000", "4,213,223"]);
-        assert_eq!(
-            [0.2, 14.0, 600.0, 7_260.0, 273_600.0].map(duration),
-            ["0.2 s", "14 s", "10 min", "2 h 1 min", "3 d 4 h"]
-        );
         assert_eq!([None, Some(20.0), Some(1_500.0), Some(2e6)].map(microseconds), ["-", "20 us", "1.5 ms", "2 s"]);
         assert_eq!([0.0, 0.5, 1.0, 7.0].map(|share| bar(share, 4)), ["░░░░", "██░░", "████", "████"]);
     }

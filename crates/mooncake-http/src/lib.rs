@@ -7,9 +7,12 @@ mod connection_table;
 mod connections;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz_targets;
+pub mod page;
+mod problem;
 mod progress;
 pub mod reply;
 
 pub use bind::{BindError, bind, bind_remedy};
 pub use connections::{Limits, Peer, accept, accept_counting};
+pub use problem::{Problem, Severity};
 pub use progress::Behind;

@@ -1,23 +1,18 @@
 //! Clients as people know them: what each said of itself, and what it asks of the pool. No log has it: a client says it
 //! again with each anchor, and it is counted from then on that this master knows the client.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mooncake_ids::SessionId;
+use mooncake_metrics::Samples;
 use mooncake_wire::message::hello::Role;
 use mooncake_wire::message::{ClientInfo, Hello};
 use parking_lot::Mutex;
 
 use crate::metrics::{Op, add, get};
-
-/// Time between two samples.
-pub const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-
-/// Samples that are kept: rates are of the time since the oldest one, 10 to 12 s.
-const SAMPLES: usize = 6;
 
 /// Longest text that a client may say of itself, bytes: the rest is left out.
 const NAME_BYTES_MAX: usize = 255;
@@ -107,7 +102,7 @@ pub struct Client {
     puts: AtomicU64,
     put_bytes: AtomicU64,
     exists: AtomicU64,
-    samples: Mutex<VecDeque<(Instant, Usage)>>,
+    samples: Mutex<Samples<Usage>>,
 }
 
 impl Client {
@@ -151,9 +146,7 @@ impl Client {
     /// What it asks for now.
     pub fn rates(&self, now: Instant) -> Rates {
         let samples = self.samples.lock();
-        let Some((at, then)) = samples.front() else { return Rates::default() };
-        // What is counted in less is taken as that of a second: one call is no rate of thousands.
-        let seconds = now.saturating_duration_since(*at).max(SAMPLE_EVERY / 2).as_secs_f64();
+        let Some((seconds, then)) = samples.recent(now) else { return Rates::default() };
         let (usage, then) = (self.usage(), *then);
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
         Rates {
@@ -166,11 +159,7 @@ impl Client {
     }
 
     fn sample(&self, now: Instant) {
-        let mut samples = self.samples.lock();
-        if samples.len() == SAMPLES {
-            samples.pop_front();
-        }
-        samples.push_back((now, self.usage()));
+        self.samples.lock().take(now, self.usage());
     }
 }
 
@@ -214,6 +203,10 @@ impl Clients {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use mooncake_metrics::SAMPLE_EVERY;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

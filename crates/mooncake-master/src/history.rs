@@ -5,19 +5,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mooncake_core::Stats;
-use mooncake_metrics::Distribution;
+use mooncake_metrics::{Distribution, INTERVALS, Latency, SAMPLE_EVERY, Samples, seconds_between};
 use mooncake_wire::RequestKind;
 use serde::Serialize;
 
-use crate::clients::SAMPLE_EVERY;
 use crate::log::LogReading;
 use crate::metrics::ShellReading;
-
-/// Intervals that are told.
-const INTERVALS: usize = 150;
-
-/// Rates and latencies of now are of what came behind the sample that is so many from the end: 10 to 12 s.
-const RECENT: usize = 6;
 
 /// Failed puts are told of an hour.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -108,15 +101,6 @@ pub struct PutFailures {
     pub busy: u64,
     /// Refused for their size or a cap.
     pub refused: u64,
-}
-
-/// Half of the requests, and 99 of 100, took no longer, microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Latency {
-    /// Half of them. What is longer than all bounds counts as the last of them, 10 s.
-    pub p50: f64,
-    /// 99 of 100 of them.
-    pub p99: f64,
 }
 
 /// What was so fast lately; none: there was nothing of that kind.
@@ -231,8 +215,7 @@ impl Sample {
     }
 
     /// Rates since an earlier one.
-    fn rates_since(&self, then: &Sample) -> Rates {
-        let seconds = seconds_between(then.at, self.at);
+    fn rates_since(&self, then: &Sample, seconds: f64) -> Rates {
         let rate = |of: fn(&Totals) -> u64| of(&self.totals).saturating_sub(of(&then.totals)) as f64 / seconds;
         Rates {
             seconds,
@@ -253,15 +236,8 @@ impl Sample {
         }
     }
 
-    fn latency_since(&self, then: &Sample, of: fn(&Sample) -> &Distribution) -> Option<Latency> {
-        let between = of(self).since(of(then));
-        let most = between.bounds.last().copied().unwrap_or(0);
-        let bound = |share| between.quantile(share).unwrap_or(most) as f64 / 1e3;
-        (between.count() > 0).then(|| Latency { p50: bound(0.5), p99: bound(0.99) })
-    }
-
     fn latencies_since(&self, then: &Sample) -> Latencies {
-        let latency = |of| self.latency_since(then, of);
+        let latency = |of: fn(&Sample) -> &Distribution| Latency::between(of(then), of(self));
         Latencies {
             get: latency(|it| &it.get),
             exists: latency(|it| &it.exists),
@@ -284,18 +260,18 @@ impl Sample {
     }
 }
 
-/// What is counted in less than half an interval is no rate of thousands.
-fn seconds_between(then: Instant, now: Instant) -> f64 {
-    now.saturating_duration_since(then).max(SAMPLE_EVERY / 2).as_secs_f64()
-}
-
 /// The last samples.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct History {
-    /// One more than there are intervals, oldest first.
-    samples: VecDeque<Sample>,
+    samples: Samples<Sample>,
     /// Failed puts, one more than there are minutes, oldest first.
     minutes: VecDeque<(Instant, PutFailures)>,
+}
+
+impl Default for History {
+    fn default() -> History {
+        History { samples: Samples::of(INTERVALS), minutes: VecDeque::new() }
+    }
 }
 
 impl History {
@@ -308,22 +284,18 @@ impl History {
             }
             self.minutes.push_back((sample.at, sample.put_failures));
         }
-        if self.samples.len() > INTERVALS {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(sample);
+        self.samples.take(sample.at, sample);
     }
 
     /// Since the last sample, for which the core was asked; none before the first.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
-        self.samples.back().map(|sample| now.saturating_duration_since(sample.at))
+        self.samples.last_taken().map(|at| now.saturating_duration_since(at))
     }
 
     /// Rates and latencies of the last 10 s, up to now.
     pub fn recent(&self, now: &Sample) -> (Rates, Latencies) {
-        let then = self.samples.len().checked_sub(RECENT).map_or(self.samples.front(), |at| self.samples.get(at));
-        let Some(then) = then else { return Default::default() };
-        (now.rates_since(then), now.latencies_since(then))
+        let Some((seconds, then)) = self.samples.recent(now.at) else { return Default::default() };
+        (now.rates_since(then, seconds), now.latencies_since(then))
     }
 
     /// Failed puts of the last hour, up to now.
@@ -335,9 +307,9 @@ impl History {
     pub fn columns(&self) -> Columns {
         let mut columns = Columns { every_seconds: SAMPLE_EVERY.as_secs_f64(), ..Columns::default() };
         let ratio = |hits: f64, of: f64| (of > 0.0).then(|| hits / of);
-        for (then, now) in self.samples.iter().zip(self.samples.iter().skip(1)) {
-            let rates = now.rates_since(then);
-            let p99 = |of| now.latency_since(then, of).map(|latency| latency.p99);
+        for (then, now, seconds) in self.samples.intervals() {
+            let rates = now.rates_since(then, seconds);
+            let p99 = |of: fn(&Sample) -> &Distribution| Latency::between(of(then), of(now)).map(|one| one.p99);
             columns.used_bytes.push(now.used_bytes);
             columns.gets.push(rates.gets);
             columns.get_hit_ratio.push(ratio(rates.get_hits, rates.gets));

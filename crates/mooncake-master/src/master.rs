@@ -30,7 +30,7 @@ use crate::replaying::Replaying;
 use crate::settings::{Settings, Wal};
 use crate::shared::{Identity, Shared, Threads};
 use crate::ticker::Ticker;
-use crate::{clients, control, events, http, random, reading};
+use crate::{control, events, http, random, reading};
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -263,7 +263,7 @@ async fn sample(shared: Arc<Shared>) {
         shared.births.lock().take(last_rid, now);
         let sample = Sample::of(&stats, &shared.metrics.read(), &shared.log.read(), now);
         shared.history.lock().take(sample);
-        tokio::time::sleep(clients::SAMPLE_EVERY).await;
+        tokio::time::sleep(mooncake_metrics::SAMPLE_EVERY).await;
     }
 }
 

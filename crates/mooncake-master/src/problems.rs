@@ -1,8 +1,8 @@
 //! What is wrong with the pool, and what to do about it: what its operator is to see first.
 
 use mooncake_core::Stats;
-use mooncake_metrics::bytes;
-use serde::Serialize;
+use mooncake_http::Problem;
+use mooncake_metrics::{bytes, duration};
 
 use crate::history::{Latencies, Rates};
 use crate::reading::ClientReading;
@@ -15,29 +15,6 @@ const LOG_SLOW_US: f64 = 100_000.0;
 
 /// Views on a larger share of the memory leave eviction too little to choose from.
 const PINNED_MUCH: f64 = 0.5;
-
-/// How bad it is. What is worse comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Objects will be lost, or puts fail.
-    Error,
-    /// It is slower, or holds less, than it could.
-    Warning,
-}
-
-/// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
-    /// For scripts.
-    pub code: &'static str,
-    /// How bad it is.
-    pub severity: Severity,
-    /// What is wrong.
-    pub message: String,
-    /// What to do.
-    pub remedy: &'static str,
-}
 
 /// What they are found in.
 #[derive(Debug)]
@@ -64,27 +41,23 @@ pub fn problems(found: &Found<'_>) -> Vec<Problem> {
     all
 }
 
-fn problem(code: &'static str, severity: Severity, message: String, remedy: &'static str) -> Problem {
-    Problem { code, severity, message, remedy }
-}
-
 fn of_log(found: &Found<'_>) -> Vec<Problem> {
     let mut all = Vec::new();
     if found.is_log_closed {
         let message = "the log is closed: this master answers no call any more".to_owned();
-        all.push(problem("log_closed", Severity::Error, message, "restart the master; its output says what happened"));
+        all.push(Problem::error("log_closed", message, "restart the master; its output says what happened"));
     }
     if found.is_log_lost {
         let message = "the log is lost: a restart of this master forgets every object".to_owned();
         let remedy = "make room on its disk, then POST /api/v1/start_log to this port";
-        all.push(problem("log_lost", Severity::Error, message, remedy));
+        all.push(Problem::error("log_lost", message, remedy));
     }
     let slowest = [found.latencies.log_append, found.latencies.log_fsync].into_iter().flatten();
     let slowest = slowest.map(|latency| latency.p99).fold(0.0, f64::max);
     if slowest > LOG_SLOW_US {
         let message = format!("1 of 100 writes of the log takes up to {} ms: every put waits for it", slowest / 1e3);
         let remedy = "give the log a disk of its own (--wal_dir), or do without --wal=fsync";
-        all.push(problem("log_slow", Severity::Warning, message, remedy));
+        all.push(Problem::warning("log_slow", message, remedy));
     }
     all
 }
@@ -98,12 +71,12 @@ fn of_clients(found: &Found<'_>) -> Vec<Problem> {
     if !away.is_empty() {
         let message = format!("{}: what is in their {} is not read until they are back", named(&away), lent(&away));
         let remedy = "look at these processes and at the network to them; their objects are kept until they are back";
-        all.push(problem("client_away", Severity::Warning, message, remedy));
+        all.push(Problem::warning("client_away", message, remedy));
     }
     if !bereft.is_empty() {
         let message = format!("{}: {} wait for the next process", named(&bereft), lent(&bereft));
         let remedy = "start these storage nodes again, as they were started before: their memory is kept";
-        all.push(problem("waits_for_heir", Severity::Warning, message, remedy));
+        all.push(Problem::warning("waits_for_heir", message, remedy));
     }
     all
 }
@@ -119,7 +92,7 @@ fn named(clients: &[&ClientReading]) -> String {
         let on = if host.is_empty() { String::new() } else { format!(" on {host}") };
         let state = match client.view.away_us {
             _ if client.view.is_bereft => ", whose process has ended".to_owned(),
-            Some(away_us) => format!(", away for {} s", away_us / 1_000_000),
+            Some(away_us) => format!(", away for {}", duration(away_us as f64 / 1e6)),
             None => String::new(),
         };
         format!("{name}{on}{state}")
@@ -137,12 +110,12 @@ fn of_tiers(found: &Found<'_>) -> Vec<Problem> {
     if stats.tiers_hidden > 0 {
         let message = format!("{} tiers are not read: their owner, folder or disk is away", stats.tiers_hidden);
         let remedy = "mooncake tier list names them; bring them back, or have the master forget them";
-        all.push(problem("tier_hidden", Severity::Warning, message, remedy));
+        all.push(Problem::warning("tier_hidden", message, remedy));
     }
     if stats.tiers_refusing > 0 {
         let message = format!("{} tiers are not written: their disk fails or stands still", stats.tiers_refusing);
         let remedy = "the output of their owners says which disk, and why";
-        all.push(problem("tier_read_only", Severity::Warning, message, remedy));
+        all.push(Problem::warning("tier_read_only", message, remedy));
     }
     all
 }
@@ -153,20 +126,20 @@ fn of_memory(found: &Found<'_>) -> Vec<Problem> {
         let message = "no client lends memory: every put fails".to_owned();
         let remedy =
             "start a storage node: mooncake_client --master_server_address=HOST:PORT --global_segment_size=4GB";
-        return vec![problem("no_memory", Severity::Error, message, remedy)];
+        return vec![Problem::error("no_memory", message, remedy)];
     }
     let mut all = Vec::new();
     if stats.pinned_bytes as f64 > PINNED_MUCH * stats.capacity_bytes as f64 {
         let (pinned, capacity) = (bytes(stats.pinned_bytes), bytes(stats.capacity_bytes));
         let message = format!("{pinned} of {capacity} are pinned: eviction has only the rest to choose from");
         let remedy = "see which clients hold views (viewed_bytes), and have them let go of what they do not need";
-        all.push(problem("pinned_much", Severity::Warning, message, remedy));
+        all.push(Problem::warning("pinned_much", message, remedy));
     }
     if found.rates.lookup_then_miss > 0.0 {
         let message = "objects are evicted between their look-up and their get".to_owned();
         let remedy =
             "the pool is too small for what is read at a time: lend more memory, or add a tier (docs/tiers.md)";
-        all.push(problem("lookup_then_miss", Severity::Warning, message, remedy));
+        all.push(Problem::warning("lookup_then_miss", message, remedy));
     }
     all
 }
@@ -177,12 +150,12 @@ fn of_puts(found: &Found<'_>) -> Vec<Problem> {
         let message = format!("puts of {:.1} keys a second find no room, and fail", found.rates.put_no_room);
         let remedy =
             "lend more memory, or put a tier behind it (docs/tiers.md); pinned and unfinished bytes hold room, too";
-        all.push(problem("puts_fail", Severity::Error, message, remedy));
+        all.push(Problem::error("puts_fail", message, remedy));
     }
     if found.rates.put_too_large > 0.0 {
         let message = format!("puts of {:.1} keys a second are larger than every segment", found.rates.put_too_large);
         let remedy = "have a client lend a larger segment (global_segment_size), or store smaller objects";
-        all.push(problem("puts_too_large", Severity::Warning, message, remedy));
+        all.push(Problem::warning("puts_too_large", message, remedy));
     }
     all
 }
@@ -190,8 +163,8 @@ fn of_puts(found: &Found<'_>) -> Vec<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Latency;
     use crate::reading::tests::client;
+    use mooncake_metrics::Latency;
 
     fn codes(found: &Found<'_>) -> Vec<&'static str> {
         problems(found).iter().map(|problem| problem.code).collect()

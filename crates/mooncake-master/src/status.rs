@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mooncake_core::{ClientView, Stats, TierState};
+use mooncake_http::Problem;
 use mooncake_ids::SessionId;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use tracing::Level;
 use crate::events::Line;
 use crate::history::{Columns, Latencies, PutFailures, Rates, Sample, Totals};
 use crate::machine::segment_list;
-use crate::problems::{Found, Problem, problems};
+use crate::problems::{Found, problems};
 use crate::reading::{ClientReading, clients};
 use crate::shared::Shared;
 

@@ -1,4 +1,4 @@
-//! Amounts of bytes, for people.
+//! Amounts of bytes and of time, for people.
 
 /// `1536` as `1.50 KB`, with Mooncake's units (of 1024).
 pub fn bytes(count: u64) -> String {
@@ -12,6 +12,18 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
+/// `3 d 4 h`, `14 s`, `0.2 s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..=9 => format!("{seconds:.1} s"),
+        10..=119 => format!("{whole} s"),
+        120..=7_199 => format!("{} min", whole / 60),
+        7_200..=172_799 => format!("{} h {} min", whole / 3_600, whole % 3_600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3_600),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -20,5 +32,13 @@ mod tests {
         assert_eq!(super::bytes(1023), "1023.00 B");
         assert_eq!(super::bytes(1536), "1.50 KB");
         assert_eq!(super::bytes(64 << 30), "64.00 GB");
+    }
+
+    #[test]
+    fn times_read_as_people_say_them() {
+        assert_eq!(
+            [0.2, 14.0, 600.0, 7_260.0, 273_600.0].map(super::duration),
+            ["0.2 s", "14 s", "10 min", "2 h 1 min", "3 d 4 h"]
+        );
     }
 }

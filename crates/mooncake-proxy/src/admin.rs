@@ -1,23 +1,24 @@
 //! Pages that add and remove instances, and pages of health, metrics and status.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use mooncake_http::reply::{as_json, text, with_type};
+use mooncake_http::page::{assemble, served};
+use mooncake_http::reply::{as_json, text};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use subtle::ConstantTimeEq;
 
 use crate::instances::address::InstanceAddress;
-use crate::instances::instance::{Health, Instance, Kind};
+use crate::instances::instance::Kind;
 use crate::instances::peer_to_peer::{Engines, engines};
 use crate::proxy::Proxy;
 
-const PAGE: &str = include_str!("page.html");
+static PAGE: LazyLock<String> = LazyLock::new(|| assemble(include_str!("page.html")));
 
 /// The body of `/instances/add` and `/instances/remove`.
 #[derive(Deserialize)]
@@ -98,7 +99,7 @@ pub(crate) async fn status(State(proxy): State<Arc<Proxy>>) -> Response {
 }
 
 pub(crate) async fn page() -> Response {
-    with_type(StatusCode::OK, "text/html; charset=utf-8", PAGE.into())
+    served(&PAGE)
 }
 
 impl Proxy {
@@ -124,46 +125,4 @@ impl Proxy {
         let address: InstanceAddress = change.instance.parse().map_err(|error| bad(format!("{error}")))?;
         Ok((kind, address.or_bootstrap(change.bootstrap_port)))
     }
-
-    fn status(&self) -> Value {
-        let all = self.fleet.all();
-        let named = |kind| -> Vec<String> {
-            all.iter().filter(|one| one.kind == kind).map(|one| one.address.authority()).collect()
-        };
-        let (prefill, decode) = (named(Kind::Prefill), named(Kind::Decode));
-        let here = all.iter().map(|one| shown(one, false));
-        let leaving = self.fleet.leaving();
-        let instances: Vec<Value> = here.chain(leaving.iter().map(|one| shown(one, true))).collect();
-        json!({
-            "prefill_node_count": prefill.len(),
-            "decode_node_count": decode.len(),
-            "prefill_nodes": prefill,
-            "decode_nodes": decode,
-            "instances": instances,
-            "requests": self.counts.requests(),
-            "running": self.admission.under_way(),
-            "waiting": self.admission.waiting(),
-            "model": self.options.model,
-            "scheduling": self.options.scheduling.name(),
-            "uptime_seconds": self.began.elapsed().as_secs(),
-        })
-    }
-}
-
-fn shown(one: &Instance, leaving: bool) -> Value {
-    let (health, reason) = match one.health() {
-        _ if leaving => ("leaving", String::new()),
-        Health::Well => ("ok", String::new()),
-        Health::Resting(reason) => ("out of service", reason),
-    };
-    json!({
-        "type": one.kind.name(),
-        "instance": one.address.authority(),
-        "bootstrap": one.address.bootstrap(),
-        "health": health,
-        "reason": reason,
-        "in_flight": one.under_way(),
-        "requests": one.requests.load(Ordering::Relaxed),
-        "failures": one.failures.load(Ordering::Relaxed),
-    })
 }

@@ -11,8 +11,8 @@ use crate::fault::Fault;
 #[derive(Debug)]
 pub(crate) struct Admission {
     turns: Arc<Semaphore>,
-    running_max: usize,
-    waiting_max: usize,
+    pub running_max: usize,
+    pub waiting_max: usize,
     waiting: AtomicUsize,
 }
 

@@ -28,6 +28,17 @@ pub(crate) enum Unfit {
     OtherModel { address: InstanceAddress, serves: String, model: String },
 }
 
+impl Unfit {
+    /// The same of an instance that is named already.
+    fn reason(&self) -> String {
+        match self {
+            Unfit::Failure { failure, .. } => failure.to_string(),
+            Unfit::NoModels { why, .. } => format!("it does not list its models as OpenAI's API does: {why}"),
+            Unfit::OtherModel { serves, model, .. } => format!("it serves {serves}, not {model}"),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Models {
     data: Vec<Model>,
@@ -67,6 +78,7 @@ impl Proxy {
         loop {
             tick.tick().await;
             let now = Instant::now();
+            *self.checked_at.lock() = now;
             let all = self.fleet.all().into_iter().chain(self.fleet.leaving());
             for instance in all.filter(|one| one.is_to_be_checked(now)) {
                 if instance.is_being_checked.swap(true, Ordering::Relaxed) {
@@ -94,7 +106,7 @@ impl Proxy {
             Err(unfit) => {
                 // One that is slow to answer may have much to do.
                 let gone = !matches!(&unfit, Unfit::Failure { failure, .. } if !failure.is_gone());
-                instance.failed(Instant::now(), &unfit.to_string(), gone);
+                instance.failed(Instant::now(), &unfit.reason(), gone);
                 if gone {
                     self.scheduler.forget(instance.number);
                 } else if !instance.is_well() && self.fleet.has_well(instance.kind) {

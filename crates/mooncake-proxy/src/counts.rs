@@ -6,30 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use mooncake_metrics::{Histogram, Kind as Metric, Page, Unit};
+use mooncake_metrics::{Distribution, Histogram, Kind as Metric, Page, Unit};
+use serde::Serialize;
 
 use crate::instances::fleet::Fleet;
-use crate::instances::instance::{Instance, Kind};
-
-/// Bounds of what a request takes: 1-2.5-5 from a millisecond to ten minutes.
-const REQUEST_NS: &[u64] = &[
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    5_000_000_000,
-    10_000_000_000,
-    30_000_000_000,
-    60_000_000_000,
-    600_000_000_000,
-];
+use crate::instances::instance::{Instance, Kind, REQUEST_NS};
 
 #[derive(Debug)]
 pub(crate) struct Counts {
@@ -38,11 +19,44 @@ pub(crate) struct Counts {
     decode_only: [AtomicU64; 3],
     broke_off: AtomicU64,
     cancelled: AtomicU64,
+    crowded: AtomicU64,
     queued: Histogram,
     prefill: Histogram,
     first_byte: Histogram,
     head: Histogram,
     whole: Histogram,
+}
+
+/// What has been counted since the start.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Totals {
+    /// Answered: the next three.
+    pub requests: u64,
+    /// With success.
+    pub ok: u64,
+    /// With 4xx.
+    pub refused: u64,
+    /// With 5xx.
+    pub failed: u64,
+    /// Attempts at an instance that failed before a byte of the answer was passed on.
+    pub attempts_failed: u64,
+    /// Prompts that the decode instance computed.
+    pub decode_only: u64,
+    /// Answers that broke off after their first byte.
+    pub broken: u64,
+    /// Requests whose client went before their answer was over.
+    pub cancelled: u64,
+    /// Of the refused ones, those that found the queue full.
+    pub crowded: u64,
+}
+
+/// The times of requests, as far as observed.
+#[derive(Debug, Clone)]
+pub(crate) struct Times {
+    pub queued: Distribution,
+    pub prefill: Distribution,
+    pub first_byte: Distribution,
+    pub whole: Distribution,
 }
 
 /// Why no prefill instance's work was used for a prompt.
@@ -86,6 +100,7 @@ impl Default for Counts {
             decode_only: Default::default(),
             broke_off: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
+            crowded: AtomicU64::new(0),
             queued: histogram(),
             prefill: histogram(),
             first_byte: histogram(),
@@ -141,8 +156,34 @@ impl Counts {
         self.first_byte.took(time);
     }
 
-    pub fn requests(&self) -> u64 {
-        self.answered.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    /// A request found the queue full.
+    pub fn crowded(&self) {
+        self.crowded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn totals(&self) -> Totals {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let sum = |counts: &[AtomicU64]| counts.iter().map(read).sum();
+        Totals {
+            requests: sum(&self.answered),
+            ok: read(&self.answered[0]),
+            refused: read(&self.answered[1]),
+            failed: read(&self.answered[2]),
+            attempts_failed: sum(&self.failed),
+            decode_only: sum(&self.decode_only),
+            broken: read(&self.broke_off),
+            cancelled: read(&self.cancelled),
+            crowded: read(&self.crowded),
+        }
+    }
+
+    pub fn times(&self) -> Times {
+        Times {
+            queued: self.queued.read(),
+            prefill: self.prefill.read(),
+            first_byte: self.first_byte.read(),
+            whole: self.whole.read(),
+        }
     }
 
     /// Everything, as Prometheus reads it: with the requests that wait and those under way, and the lines that were
@@ -210,6 +251,8 @@ fn write(
     page.counter("mooncake_proxy_broken_answers_total", help, read(&counts.broke_off));
     let help = "requests whose client went before their answer was over";
     page.counter("mooncake_proxy_cancelled_total", help, read(&counts.cancelled));
+    let help = "requests that found the queue full, and were answered 429";
+    page.counter("mooncake_proxy_crowded_total", help, read(&counts.crowded));
     page.counter("mooncake_proxy_access_lines_left_out_total", "lines of the access log that nobody took", left_out);
     page.gauge("mooncake_proxy_running", "requests under way", under_way);
     page.gauge("mooncake_proxy_queue_length", "requests that wait for their turn", waiting);

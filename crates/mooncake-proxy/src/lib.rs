@@ -19,12 +19,15 @@ mod check;
 mod counts;
 mod fault;
 mod forward;
+mod history;
 mod instances;
 mod options;
+mod problems;
 mod proxy;
 mod request;
 pub mod routing;
 mod server;
+mod status;
 mod usage;
 
 pub use counts::metrics_page;

@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use axum::http::HeaderValue;
 use mooncake_http::Behind;
+use mooncake_metrics::SAMPLE_EVERY;
+use parking_lot::Mutex;
 
 use crate::access_log::AccessLog;
 use crate::admission::Admission;
 use crate::body::Bodies;
 use crate::counts::Counts;
+use crate::history::{History, Sample};
 use crate::instances::fleet::Fleet;
 use crate::instances::upstream::Upstream;
 use crate::options::ProxyOptions;
@@ -34,6 +37,9 @@ pub(crate) struct Proxy {
     /// No further requests are taken.
     pub is_stopping: AtomicBool,
     pub counts: Counts,
+    pub history: Mutex<History>,
+    /// When it was last looked which instances are to be checked.
+    pub checked_at: Mutex<Instant>,
     pub log: Option<AccessLog>,
     /// Sent to instances for callers that bring none.
     pub authorization: Option<HeaderValue>,
@@ -66,6 +72,8 @@ impl Proxy {
             behind: Arc::default(),
             is_stopping: AtomicBool::new(false),
             counts: Counts::default(),
+            history: Mutex::default(),
+            checked_at: Mutex::new(Instant::now()),
             log,
             authorization,
             began: Instant::now(),
@@ -85,6 +93,23 @@ impl Proxy {
         let (requests, answers) = left();
         if (requests, answers) != (0, 0) {
             tracing::warn!(requests, answers, "stopped with requests under way, or answers that were not taken");
+        }
+    }
+
+    /// What has been counted until now.
+    pub fn sample(&self, now: Instant) -> Sample {
+        let requests = (self.admission.under_way(), self.admission.waiting());
+        Sample { at: now, totals: self.counts.totals(), times: self.counts.times(), requests }
+    }
+
+    /// Takes samples, for ever: pages tell what was before they were opened.
+    pub async fn sample_for_ever(self: Arc<Proxy>) {
+        let mut tick = tokio::time::interval(SAMPLE_EVERY);
+        loop {
+            tick.tick().await;
+            let now = Instant::now();
+            self.history.lock().take(self.sample(now));
+            self.fleet.all().iter().chain(&self.fleet.leaving()).for_each(|one| one.sample(now));
         }
     }
 

@@ -112,6 +112,7 @@ impl ProxyServer {
         };
         let (router, behind) = (router(self.proxy.clone()), self.proxy.behind.clone());
         let checks = tokio::spawn(self.proxy.clone().check_for_ever());
+        let samples = tokio::spawn(self.proxy.clone().sample_for_ever());
         tokio::select! {
             () = mooncake_http::accept_counting(move || (router.clone(), true), self.listener, limits, behind) => {}
             () = stop.notified() => {}
@@ -122,6 +123,7 @@ impl ProxyServer {
             () = stop.notified() => {}
         }
         checks.abort();
+        samples.abort();
     }
 }
 

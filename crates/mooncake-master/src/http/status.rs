@@ -1,23 +1,19 @@
 //! The page for people, what it shows, and probes.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
+use mooncake_http::page::{assemble, served};
 use mooncake_http::reply::{as_json, plain, with_type};
 
 use super::INDEX;
 use crate::shared::Shared;
 use crate::status;
 
-const PAGE: &str = include_str!("page.html");
-
-/// What the page may do: nothing but ask this master, and be itself.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
-                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+static PAGE: LazyLock<String> = LazyLock::new(|| assemble(include_str!("page.html")));
 
 /// The page for a browser, the list of pages for others.
 pub async fn page(headers: HeaderMap) -> Response {
@@ -25,11 +21,8 @@ pub async fn page(headers: HeaderMap) -> Response {
     if !accepts.contains("text/html") {
         return plain(INDEX.to_owned());
     }
-    let mut page = with_type(StatusCode::OK, "text/html; charset=utf-8", Body::from(PAGE));
-    let headers = page.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    let mut page = served(&PAGE);
+    page.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
     page
 }
 

@@ -72,6 +72,7 @@ impl Account {
     pub fn prefilled(&mut self, by: &Arc<Instance>, time: Duration) {
         (self.prefill, self.prefilled) = (Some(by.clone()), Some(time));
         self.proxy.counts.prefilled(time);
+        by.took.took(time);
     }
 
     /// An instance has begun to answer.
@@ -79,6 +80,7 @@ impl Account {
         let time = self.began.elapsed();
         (self.decode, self.first_byte) = (Some(by.clone()), Some(time));
         self.proxy.counts.first_byte(time);
+        by.took.took(time);
     }
 
     /// An attempt came to nothing.

@@ -66,7 +66,7 @@ impl Proxy {
         account.named(headers["x-request-id"].as_bytes());
         let body = self.bodies.read(body).await?;
         let fields = Fields::of(&body.bytes)?;
-        let turn = self.admission.enter().await?;
+        let turn = self.admission.enter().await.inspect_err(|_| self.counts.crowded())?;
         account.admitted();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (prompt, is_one_sequence) = (self.scheduler.prompt(&fields), fields.is_one_sequence());

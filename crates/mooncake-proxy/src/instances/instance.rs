@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use mooncake_metrics::{Distribution, Histogram, Latency, Samples, Unit};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -19,6 +20,26 @@ const FAILURES: u32 = 3;
 /// How long it is left alone, the first time and at most; twice as long each time.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Bounds of what a request takes: 1-2.5-5 from a millisecond to ten minutes.
+pub(crate) const REQUEST_NS: &[u64] = &[
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    600_000_000_000,
+];
 
 /// What an instance does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,6 +72,9 @@ pub(crate) struct Instance {
     backlog: AtomicU64,
     pub requests: AtomicU64,
     pub failures: AtomicU64,
+    /// A prefill instance for a prompt, a decode instance for a request's first byte.
+    pub took: Histogram,
+    samples: Mutex<Samples<Sample>>,
     /// It has said that it serves the model, and has answered since.
     pub is_proven: AtomicBool,
     /// It answers no checks any more.
@@ -67,17 +91,49 @@ pub(crate) struct Instance {
 #[derive(Debug, Default)]
 struct Breaker {
     in_a_row: u32,
-    /// It is left alone until then, and until it has answered a check.
-    resting: Option<(Instant, Duration)>,
+    resting: Option<Rest>,
     last_error: Option<String>,
+}
+
+/// It is left alone.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    since: Instant,
+    /// Until then, and until it has answered a check.
+    until: Instant,
+    pause: Duration,
 }
 
 /// How an instance is, for pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
-    /// Left alone, with what went wrong last.
-    Resting(String),
+    Resting {
+        /// What went wrong last.
+        reason: String,
+        since: Instant,
+        /// It is not checked before.
+        until: Instant,
+    },
+}
+
+/// What it had done at one moment.
+#[derive(Debug)]
+struct Sample {
+    requests: u64,
+    failures: u64,
+    took: Distribution,
+}
+
+/// What it did lately.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recent {
+    /// A second.
+    pub requests: f64,
+    /// A second.
+    pub failures: f64,
+    /// See [`Instance::took`].
+    pub took: Option<Latency>,
 }
 
 impl Instance {
@@ -97,6 +153,8 @@ impl Instance {
             backlog,
             requests,
             failures,
+            took: Histogram::new(Unit::Seconds, REQUEST_NS),
+            samples: Mutex::default(),
             is_proven,
             hangs,
             rested,
@@ -114,7 +172,30 @@ impl Instance {
         let breaker = self.breaker.lock();
         match breaker.resting {
             None => Health::Well,
-            Some(_) => Health::Resting(breaker.last_error.clone().unwrap_or_default()),
+            Some(Rest { since, until, .. }) => {
+                Health::Resting { reason: breaker.last_error.clone().unwrap_or_default(), since, until }
+            }
+        }
+    }
+
+    fn read(&self) -> Sample {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Sample { requests: count(&self.requests), failures: count(&self.failures), took: self.took.read() }
+    }
+
+    /// Takes a sample: what comes behind it has rates.
+    pub fn sample(&self, now: Instant) {
+        self.samples.lock().take(now, self.read());
+    }
+
+    pub fn recent(&self, now: Instant) -> Recent {
+        let (samples, read) = (self.samples.lock(), self.read());
+        let Some((seconds, then)) = samples.recent(now) else { return Recent::default() };
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        Recent {
+            requests: rate(read.requests, then.requests),
+            failures: rate(read.failures, then.failures),
+            took: Latency::between(&then.took, &read.took),
         }
     }
 
@@ -178,22 +259,22 @@ impl Instance {
         if breaker.in_a_row < FAILURES && !gone {
             return;
         }
-        let pause = match breaker.resting {
+        let (since, pause) = match breaker.resting {
             // Requests that were under way say nothing new.
-            Some((until, _)) if now < until => return,
-            Some((_, pause)) => (pause * 2).min(PAUSE_MAX),
+            Some(rest) if now < rest.until => return,
+            Some(rest) => (rest.since, (rest.pause * 2).min(PAUSE_MAX)),
             None => {
                 tracing::warn!(instance = %self.address, kind = self.kind.name(), why, "left alone");
                 self.rested.send_replace(());
-                PAUSE
+                (now, PAUSE)
             }
         };
-        breaker.resting = Some((now + pause, pause));
+        breaker.resting = Some(Rest { since, until: now + pause, pause });
     }
 
     /// Whether it is time to look if it is well again.
     pub fn is_to_be_checked(&self, now: Instant) -> bool {
-        self.breaker.lock().resting.is_none_or(|(until, _)| now >= until)
+        self.breaker.lock().resting.is_none_or(|rest| now >= rest.until)
     }
 }
 
@@ -234,7 +315,8 @@ mod tests {
             assert!(one.is_well());
         }
         one.failed(begin, "500", false);
-        assert_eq!(one.health(), Health::Resting("500".into()));
+        let (reason, second) = ("500".to_owned(), Duration::from_secs(1));
+        assert_eq!(one.health(), Health::Resting { reason, since: begin, until: begin + second });
         let mut at = begin;
         for pause in [1, 2, 4, 8, 16, 30, 30] {
             let pause = Duration::from_secs(pause);
@@ -243,6 +325,8 @@ mod tests {
             at += pause;
             one.failed(at, "refused", true);
         }
+        let (reason, until) = ("refused".to_owned(), at + PAUSE_MAX);
+        assert_eq!(one.health(), Health::Resting { reason, since: begin, until }, "down since the first failure");
         one.succeeded();
         assert!(one.is_well());
         one.failed(at, "500", false);
@@ -262,6 +346,20 @@ mod tests {
         assert!(both.contains(&(Some(0), "a".into())) && both.contains(&(Some(3), "b".into())));
         one.failed(Instant::now(), "refused", true);
         assert!(!one.knows_engines());
+    }
+
+    #[test]
+    fn what_it_does_a_second_and_how_fast_is_of_the_last_seconds() {
+        let (one, began) = (instance(), Instant::now());
+        one.took.took(Duration::from_secs(100));
+        one.sample(began);
+        for _ in 0..20 {
+            drop(one.take(0));
+            one.took.took(Duration::from_millis(20));
+        }
+        let recent = one.recent(began + Duration::from_secs(10));
+        assert_eq!((recent.requests, recent.failures), (2.0, 0.0));
+        assert_eq!(recent.took, Some(Latency { p50: 25_000.0, p99: 25_000.0 }));
     }
 
     #[test]

@@ -117,7 +117,12 @@ pub(crate) const SETTINGS: &[Setting] = &[
     ),
     Setting::no_effect("logtostderr", Type::Bool, "true", "log lines always go to stderr"),
     Setting::no_effect("alsologtostderr", Type::Bool, "true", "log lines always go to stderr"),
-    Setting::no_effect("colorlogtostderr", Type::Bool, "false", "log lines have no colour"),
+    Setting::no_effect(
+        "colorlogtostderr",
+        Type::Bool,
+        "false",
+        "log lines have colour on a terminal, without NO_COLOR",
+    ),
     Setting::no_effect("stderrthreshold", Type::I32, "0", "log lines always go to stderr"),
     Setting::no_effect("vmodule", Type::Text, "", "set RUST_LOG instead, as in RUST_LOG=mooncake_master=debug"),
     Setting::no_effect("log_prefix", Type::Bool, "true", "log lines always have one"),
