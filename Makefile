@@ -9,10 +9,12 @@ PY     := $(VENV)/bin/python
 BUILD  := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 # What the wheel is for: aarch64, x86_64 or a triple; this machine's own if it is empty.
-TARGET ?=
+ifneq ($(origin TARGET),command line)
+TARGET :=
+endif
 FOREIGN := $(filter-out $(shell uname -m),$(firstword $(subst -, ,$(TARGET))))
 # Where the wheel comes to, and what says that the environment has that one.
-OUT     ?= dist$(addprefix /,$(FOREIGN))
+OUT     ?= $(if $(filter release,$(PROFILE)),dist,build/$(PROFILE))$(addprefix /,$(FOREIGN))
 WHEEL    = $(VENV)/.wheel-$(notdir $(OUT))
 # Where `make install` puts the C library, and the one that it takes: built first, unless another one is named.
 PREFIX ?= /usr/local
@@ -34,7 +36,7 @@ endif
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test lint-code lint-docs test-rust test-loom test-python test-wheel test-long test-aarch64 machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test lint-code lint-rest test-rust test-loom test-python test-wheel test-long test-aarch64 machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -82,47 +84,51 @@ fmt: $(VENV)/.tools ## format Rust and Python
 	$(PY) -m ruff check --quiet --fix-only .
 	$(PY) -m ruff format --quiet .
 
-lint: lint-code lint-docs ## format check, clippy, links of the documentation, ruff, layers and words, licences where cargo-deny is installed
+lint: lint-code lint-rest ## format check, clippy, ruff, layers and words, links of the documentation, licences where cargo-deny is installed
 
 # What clippy does not need is fetched while it works.
 lint-code: $(if $(shell command -v cc),,$(VENV)/.tools)
 	$(AGAIN) $(VENV)/.test-tools & tools=$$!; \
-	cargo fmt --all --check && cargo clippy --workspace --all-targets --locked -- -D warnings; passed=$$?; \
+	passed=0; { cargo fmt --all --check && cargo clippy --workspace --all-targets --locked -- -D warnings; } || passed=$$?; \
 	wait $$tools && exit $$passed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	cargo xtask layers
-	cargo xtask words
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
-lint-docs:
+# The kernels for the other architecture still are ones, where Rust's library for it can be had.
+lint-rest:
+	cargo xtask layers
+	cargo xtask words
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
+	if rustup target add aarch64-unknown-linux-gnu >/dev/null 2>&1; then \
+	  cargo clippy --quiet --locked --target aarch64-unknown-linux-gnu -p mooncake-memory -- -D warnings; fi
 
 # By another name: `make -n` runs a line that names make itself.
 AGAIN = $(MAKE) --no-print-directory
 
 # Where tests wait, what comes next is built, and gives way to them. What fails of that is built, and told, again. The runner
 # of the tests is told what was built for it: it would wait until cargo has built the wheel.
-test-rust: test-loom | $(VENV)/.tools ## Rust tests, doc tests, and the model of the memory order
+test-rust: | $(VENV)/.tools ## Rust tests and doc tests
 	if cargo nextest --version >/dev/null 2>&1; then \
 	  mkdir -p build; \
 	  cargo nextest list --locked --list-type binaries-only --message-format json >build/tests.json; \
 	  cargo metadata --locked --format-version 1 >build/metadata.json; \
 	  (nice -n 19 $(AGAIN) $(TESTED) build/dev/.built >/dev/null 2>&1 || true) & \
-	  cargo nextest run --cargo-metadata build/metadata.json --binaries-metadata build/tests.json --no-fail-fast -j $$(($$(nproc) + 1)); \
-	  passed=$$?; wait; exit $$passed; \
+	  passed=0; \
+	  cargo nextest run --cargo-metadata build/metadata.json --binaries-metadata build/tests.json --no-fail-fast -j $$(($$(nproc) + 1)) || passed=$$?; \
+	  wait; exit $$passed; \
 	else timeout 25m cargo test --locked --all-targets --no-fail-fast; fi
 	cargo test --locked --doc
 
-# A profile of its own keeps it apart from everything else that is built.
-test-loom: ## the order of writers and readers under every interleaving that the memory model allows
-	RUSTFLAGS="--cfg loom" cargo test --quiet --locked --profile loom -p mooncake-memory --test loom_order
+test-loom: ## the order of writers and readers under every interleaving that the memory model allows (part of test-rust)
+	cargo test --quiet --locked -p mooncake-memory --test loom_order
 
 # A wheel of its own, of what Rust's tests have built: not optimised, and with all of its assertions.
 TESTED = OUT=build/dev PROFILE=dev
 test-python: ## Python tests against a wheel
-	(nice -n 19 $(AGAIN) lint-docs) & docs=$$!; \
-	$(AGAIN) $(TESTED) test-wheel; passed=$$?; wait $$docs && exit $$passed
+	(nice -n 19 $(AGAIN) lint-rest) & docs=$$!; \
+	passed=0; $(AGAIN) $(TESTED) test-wheel || passed=$$?; \
+	wait $$docs && exit $$passed
 
 test-wheel: $(WHEEL) $(VENV)/.test-tools
 	$(PY) -m pytest -n $$((2 * $$(nproc))) --dist loadfile -m 'not (long or alone)'

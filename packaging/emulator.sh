@@ -20,4 +20,5 @@ if [ ${#missing[@]} -gt 0 ]; then
   $install >/dev/null 2>&1 || { $sudo apt-get update -q >/dev/null 2>&1 && $install >/dev/null 2>&1; } ||
     no "${missing[*]} cannot be installed: apt-get install ${missing[*]}"
 fi
-echo "$(emulator) -L $sysroot"
+program=$(emulator) || no "qemu-user is installed, and has no qemu-aarch64"
+echo "$program -L $sysroot"

@@ -8,6 +8,7 @@ venv=$(cd "$1" && pwd)
 host=$(rustc -vV | sed -n 's/^host: //p')
 profile=${PROFILE:-release} target=${TARGET:-$host} build=${BUILD:-target} out=${OUT:-dist}
 [[ $target == *-* ]] || target=$target-unknown-linux-gnu
+[[ $target == *-linux-gnu ]] || { echo "TARGET=$target: wheels are for triples that end in -linux-gnu" >&2; exit 2; }
 scripts=build/wheel.data/scripts
 
 source packaging/zig.sh "$venv" "$target"

@@ -68,7 +68,7 @@ class Instance:
 class Proxy(Program):
     """`mooncake proxy`, or the module that stands for it."""
 
-    def __init__(self, log, prefill, decode, flags=(), by_module=False, open_files=None):
+    def __init__(self, log, prefill, decode, flags=(), by_module=False, open_files=None, env=None):
         start = [sys.executable, "-m", "mooncake.vllm_v1_proxy_server"] if by_module else [binary(), "proxy"]
         command = [*start, "--model=tiny", "--port=0", "--health_interval=100ms", *flags]
         for flag, instances in (("--prefill", prefill), ("--decode", decode)):
@@ -76,7 +76,7 @@ class Proxy(Program):
                 command += [flag, *[one.address for one in instances]]
         if open_files:
             command = ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh", *command]
-        super().__init__("proxy", command, log, "listens on http://", {"ADMIN_API_KEY": ADMIN_KEY})
+        super().__init__("proxy", command, log, "listens on http://", {"ADMIN_API_KEY": ADMIN_KEY} | (env or {}))
 
     @property
     def url(self) -> str:

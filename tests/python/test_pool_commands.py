@@ -235,7 +235,9 @@ def test_codes_are_explained_and_scripts_and_pages_of_the_manual_are_made(pool):
 def test_log_lines_have_colours_on_a_terminal_alone(named: str, tmp_path: Path):
     leader, follower = pty.openpty()
     command = [binary(), "master", "--rpc_port=0", "--metrics_port=0", f"--log_dir={tmp_path}"]
-    master = subprocess.Popen(command, stdout=follower, stderr=follower, env=os.environ | {"TERM": "xterm", named: "1"})
+    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    env |= {"NO_COLOR": "1"} if named == "NO_COLOR" else {}
+    master = subprocess.Popen(command, stdout=follower, stderr=follower, env=env)
     os.close(follower)
     try:
         shown, until = b"", time.monotonic() + 15

@@ -201,6 +201,51 @@ def test_what_is_likely_a_mistake_is_said_at_the_start(proxy):
     assert "the proxy asks nobody who he is" in said
 
 
+def test_its_pages_and_its_log_tell_no_secret(instance, proxy):
+    key, decode = "the-key-of-all-instances", instance()
+    front = proxy([], [decode], env={"OPENAI_API_KEY": key})
+    assert front.ask("/v1/completions", {"prompt": "a"})[0] == 200
+    assert front.ask("/instances/add", {"type": "decode", "instance": "h:1"})[0] == 422
+    told = [str(front.ask(page)[1]) for page in ("/", "/status", "/metrics", "/health")]
+    assert not any(secret in text for secret in (key, ADMIN_KEY) for text in [*told, front.output()])
+
+
+def test_its_log_is_json_where_that_is_asked_for(instance, proxy):
+    decode = instance()
+    front = proxy([], [decode], flags=["--log_format=json"])
+    assert front.ask("/v1/completions", {"prompt": "a"})[0] == 200
+    wait_for("the line of the request", lambda: "status=200" in front.output())
+    lines = [json.loads(line) for line in front.output().splitlines() if line.startswith("{")]
+    assert any("status=200" in line["message"] for line in lines)
+
+
+def test_what_it_cannot_take_is_rejected_counted_and_a_problem(instance, proxy):
+    decode = instance()
+    front = proxy([], [decode], flags=["--max_body_size=8MB", "--max_bodies_size=1MB"])
+    assert front.ask("/v1/completions", {"prompt": "a" * (2 << 20)})[0] == 429
+    status = front.status()
+    assert (status["totals"]["rejected"], status["totals"]["refused"]) == (1, 1)
+    assert [one["code"] for one in status["problems"]] == ["rejected"]
+    assert 'mooncake_proxy_rejected_total{full="bodies"} 1' in str(front.ask("/metrics")[1])
+
+
+def test_status_tells_rates_times_and_the_past(instance, proxy):
+    prefill, decode = instance(), instance()
+    front = proxy([prefill], [decode])
+    assert all(front.ask("/v1/completions", {"prompt": f"<{nth}>"})[0] == 200 for nth in range(4))
+    status = front.status()
+    assert (status["state"], status["totals"]["ok"], status["running"]) == ("serving", 4, 0)
+    assert status["rates"]["requests"] == pytest.approx(status["rates"]["ok"]) != 0
+    assert all(
+        0 < status["latency_us"][of]["p50"] <= status["latency_us"][of]["p99"] for of in ("first_byte", "prefill")
+    )
+    for one in status["instances"]:
+        assert one["latency_us"]["p99"] > 0
+        assert one["requests_per_second"] > 0
+        assert (one["down_seconds"], one["next_check_seconds"]) == (None, None)
+    wait_for("a sample", lambda: any(front.status()["history"]["requests"]), 10)
+
+
 def test_it_ends_in_order_at_sigterm(proxy):
     front = proxy([], [])
     assert front.ask("/health")[0] == 503

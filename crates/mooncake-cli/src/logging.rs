@@ -84,13 +84,19 @@ pub fn print_stderr(text: &str) {
 
 /// Begins to log to stderr from a level of `MC_LOG_LEVEL`'s kind on.
 pub fn start_at(level: &str) {
+    start_in(level, "text");
+}
+
+/// The same in a format of `--log_format`.
+pub fn start_in(level: &str, format: &str) {
     let level = environment::log_level(level).expect("checked when it was set");
-    begin(level, None, false, None);
+    begin(level, None, format == "json", None);
 }
 
 fn begin(level: &str, journal: Option<Arc<Mutex<Journal>>>, is_json: bool, events: Option<Arc<Events>>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    // Colours are for a terminal alone: a journal is read by other programs, too.
+    // Colours are for a terminal alone: a journal is read by other programs, too. It comes first: the fields of a span
+    // are written once, as the first layer writes them.
     let journal = journal.map(|journal| lines(move || JournalLine(journal.clone()), is_json, false));
     let stderr = lines(|| StderrLine, is_json, shows_colour(&io::stderr()));
     tracing_subscriber::registry().with(filter).with(journal).with(stderr).with(events.map(Told)).init();

@@ -42,7 +42,7 @@ pub enum ProxyError {
 /// Runs until a signal says that it is over.
 pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
     let Some(given) = flags::read(&PROXY, with_lists(args)?)? else { return Ok(()) };
-    logging::start_at(given.text_or_default("log_level"));
+    logging::start_in(given.text_or_default("log_level"), given.text_or_default("log_format"));
     for note in &given.notes {
         tracing::info!("{note}");
     }
@@ -76,6 +76,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
         let server = ProxyServer::open(options, prefill, decode).await?;
         announce(&format!("mooncake_proxy listens on http://{}", server.address()));
         service::is_ready();
+        let _fed = service::watchdog_interval().map(|every| tokio::spawn(service::feed(every)));
         let stop = Arc::new(Notify::new());
         let signals = stop.clone();
         tokio::spawn(async move {
@@ -84,6 +85,7 @@ pub fn run(args: impl IntoIterator<Item = String>) -> Result<(), ProxyError> {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
+                service::is_stopping();
                 signals.notify_one();
             }
         });

@@ -23,6 +23,14 @@ pub fn is_alive() {
     tell("WATCHDOG=1");
 }
 
+/// Tells a watchdog that the process goes on, for as long as its runtime runs what is due.
+pub async fn feed(every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        is_alive();
+    }
+}
+
 /// How often a manager is to be told that it goes on: twice in the time after which it ends a process that does not
 /// (systemd's `WatchdogSec=`). None where it wants to hear nothing.
 pub fn watchdog_interval() -> Option<Duration> {

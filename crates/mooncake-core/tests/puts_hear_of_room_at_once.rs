@@ -1,6 +1,6 @@
 //! What waits is answered by the very operation that makes room for it, and not by a later one.
 
-use mooncake_core::{Populated, PutConfig, STEP_OBJECTS, StartOutcome, Ticket};
+use mooncake_core::{Populated, PutConfig, PutStarted, STEP_OBJECTS, StartOutcome, Ticket};
 use mooncake_ids::{Rid, SessionId};
 
 use crate::pool::{KIB, Pool, is_full, placed, plain, uuid};
@@ -64,6 +64,27 @@ fn a_key_that_is_free_gives_no_room_before_those_that_waited_for_room() {
     assert!(!pool.woken.contains_key(&second), "it overtakes");
     pool.fence_done(a, &[busy]);
     assert!(is_placed(&pool, first));
+}
+
+#[test]
+fn a_key_has_failed_with_the_last_word_that_its_writer_hears_and_not_before() {
+    let (mut pool, _, b, _) = one_left();
+    let both = [("first", KIB), ("second", KIB)];
+    let PutStarted::Now(slots) = pool.start(b, &both, &plain(), true) else { panic!("one has room") };
+    assert!(matches!(slots[0], StartOutcome::Placed(_)) && is_full(&slots[1]));
+    assert_eq!(pool.core.counters().put_failed_full, 0, "its writer asks again for the second");
+    let again = pool.park(b, &both[1..]);
+    while !pool.woken.contains_key(&again) {
+        pool.pass(20);
+    }
+    assert!(is_full(&pool.woken[&again][0]));
+    assert_eq!(pool.core.counters().put_failed_full, 1);
+    let asks_again = PutConfig { comes_again: true, ..plain() };
+    for (config, failed) in [(asks_again, 1), (plain(), 2)] {
+        let told = pool.start(b, &both[1..], &config, false);
+        assert!(matches!(told, PutStarted::Now(slots) if is_full(&slots[0])));
+        assert_eq!(pool.core.counters().put_failed_full, failed);
+    }
 }
 
 #[test]

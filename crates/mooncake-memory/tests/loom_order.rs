@@ -1,6 +1,5 @@
 //! The order of writers and readers under every interleaving that the memory
-//! model allows. Not among the ordinary tests: `make test-loom`.
-#![cfg(loom)]
+//! model allows.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

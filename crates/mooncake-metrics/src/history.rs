@@ -80,6 +80,11 @@ impl<S> Samples<S> {
         self.samples.get(at).map(|(then, sample)| (seconds_between(*then, now), sample))
     }
 
+    /// Those that rates of now are of.
+    pub fn latest(&self) -> impl Iterator<Item = &S> {
+        self.samples.iter().skip(self.samples.len().saturating_sub(RECENT)).map(|(_, sample)| sample)
+    }
+
     /// Begin, end and length in seconds of each interval, oldest first.
     pub fn intervals(&self) -> impl Iterator<Item = (&S, &S, f64)> {
         let pairs = self.samples.iter().zip(self.samples.iter().skip(1));

@@ -35,7 +35,7 @@ pub(crate) async fn add(State(proxy): State<Arc<Proxy>>, headers: HeaderMap, bod
     let added = async {
         let (kind, address) = proxy.read_change(&headers, body).await?;
         let unfit = |why: String| (StatusCode::BAD_REQUEST, why);
-        proxy.probe(&address).await.map_err(|why| unfit(why.to_string()))?;
+        proxy.probe(&address).await.map_err(|why| unfit(format!("{address}: {why}")))?;
         let of_it = match address.bootstrap() {
             Some(bootstrap) if kind == Kind::Prefill => engines(&proxy.upstream, &bootstrap).await,
             _ => Ok(Engines::new()),

@@ -17,27 +17,19 @@ use crate::proxy::Proxy;
 /// For an answer that needs no computation.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why an instance cannot serve.
+/// Why an instance, which those that tell it name, cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unfit {
-    #[error("{address}: {failure}")]
-    Failure { address: InstanceAddress, failure: Failure },
-    #[error("{address} does not list its models as OpenAI's API does: {why}")]
-    NoModels { address: InstanceAddress, why: String },
-    #[error("{address} serves {serves}, not {model}")]
-    OtherModel { address: InstanceAddress, serves: String, model: String },
+    #[error("{0}")]
+    Failure(#[from] Failure),
+    #[error("it does not list its models as OpenAI's API does: {0}")]
+    NoModels(String),
+    #[error("it serves {serves}, not {model}")]
+    OtherModel { serves: String, model: String },
 }
 
-impl Unfit {
-    /// The same of an instance that is named already.
-    fn reason(&self) -> String {
-        match self {
-            Unfit::Failure { failure, .. } => failure.to_string(),
-            Unfit::NoModels { why, .. } => format!("it does not list its models as OpenAI's API does: {why}"),
-            Unfit::OtherModel { serves, model, .. } => format!("it serves {serves}, not {model}"),
-        }
-    }
-}
+/// Models of an instance that are named: there may be an adapter for each customer.
+const NAMED_MAX: usize = 3;
 
 #[derive(Deserialize)]
 struct Models {
@@ -52,22 +44,23 @@ struct Model {
 impl Proxy {
     /// Asks an instance for its models.
     pub async fn probe(&self, address: &InstanceAddress) -> Result<(), Unfit> {
-        let failed = |failure| Unfit::Failure { address: address.clone(), failure };
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
         let asked = self.upstream.get_with(&address.authority(), "/v1/models", &headers, ANSWER_TIMEOUT).await;
-        let (status, body) = asked.map_err(failed)?;
+        let (status, body) = asked?;
         if !status.is_success() {
-            return Err(failed(Failure::Status(status)));
+            return Err(Failure::Status(status).into());
         }
-        let models: Models = serde_json::from_slice(&body)
-            .map_err(|error| Unfit::NoModels { address: address.clone(), why: error.to_string() })?;
+        let models: Models = serde_json::from_slice(&body).map_err(|error| Unfit::NoModels(error.to_string()))?;
         let Some(model) = &self.options.model else { return Ok(()) };
         if models.data.iter().any(|one| last_component(&one.id) == last_component(model)) {
             return Ok(());
         }
-        let serves: Vec<String> = models.data.into_iter().map(|one| one.id).collect();
-        Err(Unfit::OtherModel { address: address.clone(), serves: serves.join(", "), model: model.clone() })
+        let mut serves: Vec<String> = models.data.iter().take(NAMED_MAX).map(|one| one.id.clone()).collect();
+        if let more @ 1.. = models.data.len().saturating_sub(NAMED_MAX) {
+            serves.push(format!("and {more} more"));
+        }
+        Err(Unfit::OtherModel { serves: serves.join(", "), model: model.clone() })
     }
 
     /// Checks all instances, each when it is time, for ever. Instances that leave are checked, too: a request that
@@ -100,13 +93,13 @@ impl Proxy {
                 instance.is_proven.store(true, Ordering::Relaxed);
                 instance.succeeded();
             }
-            Err(Unfit::Failure { failure, .. }) if !failure.counts_against_instance() => {
+            Err(Unfit::Failure(failure)) if !failure.counts_against_instance() => {
                 tracing::warn!(instance = %instance.address, %failure, "not checked");
             }
             Err(unfit) => {
                 // One that is slow to answer may have much to do.
-                let gone = !matches!(&unfit, Unfit::Failure { failure, .. } if !failure.is_gone());
-                instance.failed(Instant::now(), &unfit.reason(), gone);
+                let gone = !matches!(&unfit, Unfit::Failure(failure) if !failure.is_gone());
+                instance.failed(Instant::now(), &unfit.to_string(), gone);
                 if gone {
                     self.scheduler.forget(instance.number);
                 } else if !instance.is_well() && self.fleet.has_well(instance.kind) {
@@ -119,20 +112,18 @@ impl Proxy {
 
     async fn look_at(&self, instance: &Instance) -> Result<(), Unfit> {
         let address = &instance.address;
-        let failed = |failure| Unfit::Failure { address: address.clone(), failure };
         if !instance.is_proven.load(Ordering::Relaxed) {
             self.probe(address).await?;
         } else {
-            let (status, _) =
-                self.upstream.get(&address.authority(), "/health", ANSWER_TIMEOUT).await.map_err(failed)?;
+            let (status, _) = self.upstream.get(&address.authority(), "/health", ANSWER_TIMEOUT).await?;
             if !status.is_success() {
-                return Err(failed(Failure::Status(status)));
+                return Err(Failure::Status(status).into());
             }
         }
         if instance.kind == Kind::Prefill
             && let Some(bootstrap) = address.bootstrap()
         {
-            instance.set_engines(engines(&self.upstream, &bootstrap).await.map_err(failed)?);
+            instance.set_engines(engines(&self.upstream, &bootstrap).await?);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ pub(crate) struct Counts {
     decode_only: [AtomicU64; 3],
     broke_off: AtomicU64,
     cancelled: AtomicU64,
-    crowded: AtomicU64,
+    rejected: [AtomicU64; 2],
     queued: Histogram,
     prefill: Histogram,
     first_byte: Histogram,
@@ -43,11 +43,11 @@ pub(crate) struct Totals {
     /// Prompts that the decode instance computed.
     pub decode_only: u64,
     /// Answers that broke off after their first byte.
-    pub broken: u64,
+    pub broke_off: u64,
     /// Requests whose client went before their answer was over.
     pub cancelled: u64,
-    /// Of the refused ones, those that found the queue full.
-    pub crowded: u64,
+    /// Of the refused ones, those that found the queue, or the room for bodies, full.
+    pub rejected: u64,
 }
 
 /// The times of requests, as far as observed.
@@ -68,6 +68,15 @@ pub(crate) enum DecodeOnlyReason {
     NoPrefill,
     /// Between these instances it cannot be passed on.
     NotFetchable,
+}
+
+/// What is full where a request is sent away.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Rejection {
+    /// So many wait already.
+    Queue,
+    /// So many bytes of bodies are held already.
+    Bodies,
 }
 
 /// How a request ended.
@@ -100,7 +109,7 @@ impl Default for Counts {
             decode_only: Default::default(),
             broke_off: AtomicU64::new(0),
             cancelled: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
+            rejected: Default::default(),
             queued: histogram(),
             prefill: histogram(),
             first_byte: histogram(),
@@ -156,9 +165,9 @@ impl Counts {
         self.first_byte.took(time);
     }
 
-    /// A request found the queue full.
-    pub fn crowded(&self) {
-        self.crowded.fetch_add(1, Ordering::Relaxed);
+    /// A request is sent away for want of room.
+    pub fn rejected(&self, why: Rejection) {
+        self.rejected[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn totals(&self) -> Totals {
@@ -171,9 +180,9 @@ impl Counts {
             failed: read(&self.answered[2]),
             attempts_failed: sum(&self.failed),
             decode_only: sum(&self.decode_only),
-            broken: read(&self.broke_off),
+            broke_off: read(&self.broke_off),
             cancelled: read(&self.cancelled),
-            crowded: read(&self.crowded),
+            rejected: sum(&self.rejected),
         }
     }
 
@@ -251,8 +260,10 @@ fn write(
     page.counter("mooncake_proxy_broken_answers_total", help, read(&counts.broke_off));
     let help = "requests whose client went before their answer was over";
     page.counter("mooncake_proxy_cancelled_total", help, read(&counts.cancelled));
-    let help = "requests that found the queue full, and were answered 429";
-    page.counter("mooncake_proxy_crowded_total", help, read(&counts.crowded));
+    let full = ["queue", "bodies"].into_iter().zip(counts.rejected.iter().map(read));
+    let help = "requests that were answered 429: the queue is full (--max_waiting), or the room for bodies \
+        (--max_bodies_size)";
+    page.labelled(Metric::Counter, "mooncake_proxy_rejected_total", "full", help, full);
     page.counter("mooncake_proxy_access_lines_left_out_total", "lines of the access log that nobody took", left_out);
     page.gauge("mooncake_proxy_running", "requests under way", under_way);
     page.gauge("mooncake_proxy_queue_length", "requests that wait for their turn", waiting);

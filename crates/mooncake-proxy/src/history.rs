@@ -28,9 +28,9 @@ pub(crate) struct Rates {
     pub failed: f64,
     pub attempts_failed: f64,
     pub decode_only: f64,
-    pub broken: f64,
+    pub broke_off: f64,
     pub cancelled: f64,
-    pub crowded: f64,
+    pub rejected: f64,
 }
 
 /// What took so long lately; none: there was nothing of that kind.
@@ -75,9 +75,9 @@ impl Sample {
             failed: rate(|it| it.failed),
             attempts_failed: rate(|it| it.attempts_failed),
             decode_only: rate(|it| it.decode_only),
-            broken: rate(|it| it.broken),
+            broke_off: rate(|it| it.broke_off),
             cancelled: rate(|it| it.cancelled),
-            crowded: rate(|it| it.crowded),
+            rejected: rate(|it| it.rejected),
         }
     }
 
@@ -112,6 +112,12 @@ impl History {
             whole: now.latency_since(then, |it| &it.whole),
         };
         (now.rates_since(then, seconds), latencies)
+    }
+
+    /// Whether requests waited at each of the last samples: a queue that is empty now and then is no problem.
+    pub fn has_long_waits(&self) -> bool {
+        let mut waiting = self.0.latest().map(|sample| sample.requests.1).peekable();
+        waiting.peek().is_some() && waiting.all(|waiting| waiting > 0)
     }
 
     /// The last five minutes.
@@ -160,6 +166,11 @@ mod tests {
         assert_eq!(latencies.prefill, None);
         let columns = history.columns();
         assert_eq!((columns.requests, columns.failed), (vec![0.5; 5], vec![0.0, 0.0, 0.0, 0.5, 0.0]));
+        assert!(!history.has_long_waits());
+        for nth in 6..=11 {
+            history.take(Sample { requests: (1, 1), ..sample(nth, &counts) });
+            assert_eq!(history.has_long_waits(), nth == 11);
+        }
         assert_eq!((columns.running, columns.first_byte_p99_us[0]), (vec![1, 2, 3, 4, 5], Some(25_000.0)));
     }
 }

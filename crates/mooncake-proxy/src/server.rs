@@ -83,10 +83,10 @@ impl ProxyServer {
             let (fits, instance) = probed.map_err(io::Error::other)?;
             match fits {
                 Ok(()) => instance.is_proven.store(true, Ordering::Relaxed),
-                Err(Unfit::Failure { failure, .. }) => {
+                Err(Unfit::Failure(failure)) => {
                     instance.failed(std::time::Instant::now(), &failure.to_string(), true);
                 }
-                Err(unfit) => return Err(StartError::Unfit(unfit.to_string())),
+                Err(unfit) => return Err(StartError::Unfit(format!("{}: {unfit}", instance.address))),
             }
         }
         Ok(ProxyServer { proxy, listener: Guarded::new(listener), address })

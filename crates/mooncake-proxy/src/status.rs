@@ -30,7 +30,7 @@ pub(crate) struct Status {
     decode_node_count: usize,
     prefill_nodes: Vec<String>,
     decode_nodes: Vec<String>,
-    /// Answered since the start.
+    /// `totals.requests`, where it was before there were totals.
     requests: u64,
     running: usize,
     running_max: usize,
@@ -72,11 +72,17 @@ impl Proxy {
         let (all, leaving) = (self.fleet.all(), self.fleet.leaving());
         let sample = self.sample(now);
         let (running, waiting) = sample.requests;
-        let ((rates, latency_us), history) = {
+        let ((rates, latency_us), history, has_long_waits) = {
             let history = self.history.lock();
-            (history.recent(&sample), history.columns())
+            (history.recent(&sample), history.columns(), waiting > 0 && history.has_long_waits())
         };
-        let found = Found { instances: &all, rates: &rates, waiting, running_max: self.admission.running_max, now };
+        let is_stopping = self.is_stopping.load(Ordering::Relaxed);
+        let found = Found { fleet: &self.fleet, rates: &rates, has_long_waits, is_stopping, now };
+        let state = match is_stopping {
+            true => "stopping",
+            false if self.fleet.available(Kind::Decode, &[]).is_empty() => "not serving",
+            false => "serving",
+        };
         let named = |kind| -> Vec<String> {
             all.iter().filter(|one| one.kind == kind).map(|one| one.address.authority()).collect()
         };
@@ -85,7 +91,7 @@ impl Proxy {
         let instances = here.chain(leaving.iter().map(|one| self.shown(one, true, now))).collect();
         Status {
             version: env!("CARGO_PKG_VERSION"),
-            state: if self.is_stopping.load(Ordering::Relaxed) { "stopping" } else { "serving" },
+            state,
             host: AboutProcess::this().host,
             pid: std::process::id(),
             time_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64),
@@ -116,7 +122,11 @@ impl Proxy {
             _ if leaving => ("leaving", String::new(), None, None),
             Health::Well => ("ok", String::new(), None, None),
             Health::Resting { reason, since, until } => {
-                let check = self.next_check(until, now).saturating_duration_since(now);
+                // It may be under way.
+                let check = match one.is_being_checked.load(Ordering::Relaxed) {
+                    true => Duration::ZERO,
+                    false => self.next_check(until, now).saturating_duration_since(now),
+                };
                 ("out of service", reason, seconds(now.saturating_duration_since(since)), seconds(check))
             }
         };
@@ -143,5 +153,24 @@ impl Proxy {
         let (interval, last) = (self.options.check_interval, *self.checked_at.lock());
         let looks = until.max(now).saturating_duration_since(last).as_secs_f64() / interval.as_secs_f64();
         last + interval * (looks.ceil() as u32).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::ProxyOptions;
+
+    #[test]
+    fn an_instance_is_asked_at_the_first_look_after_its_rest() {
+        let second = Duration::from_secs(1);
+        for (every, rest, check) in
+            [(5 * second, second, 5 * second), (5 * second, 7 * second, 10 * second), (second / 20, second, second)]
+        {
+            let proxy = Proxy::new(ProxyOptions { check_interval: every, ..ProxyOptions::default() }).unwrap();
+            let last = *proxy.checked_at.lock();
+            assert_eq!(proxy.next_check(last + rest, last), last + check);
+            assert_eq!(proxy.next_check(last, last), last + every, "it was looked for just now");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts the test `test` of this program, by its [`test_name`](crate::test_name), in a process of its own, with
+    /// Starts the test `test` of this program, by its [`test_name`], in a process of its own, with
     /// this role.
     pub fn start(test: &str, role: &str) -> ChildProcess {
         ChildProcess::start_by(&[], test, role)

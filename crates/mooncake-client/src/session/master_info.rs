@@ -5,12 +5,15 @@ use std::time::{Duration, Instant};
 
 use mooncake_net::join_host_port;
 use mooncake_os::{Deadline, ProcessIdentity};
-use mooncake_wire::message::{AskIdentity, HelloReply, LogPosition, hello};
+use mooncake_wire::message::{AskIdentity, HelloReply, LogPosition, hello, refusal};
 
 use crate::discovery::masters::MasterAddress;
 use crate::error::{Cause, StoreError};
 use crate::machine::session::{RECONNECT, TRY};
 use crate::session::opening::{Unreached, open_at};
+
+/// Of the number that a master's process has for itself.
+const INSTANCE_BYTES: usize = 16;
 
 /// Where the pages of a master are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,8 +56,10 @@ impl MasterInfo {
             let deadline = Deadline::after(TRY, &|| false);
             let role = hello::Role::Ask(AskIdentity {});
             let reason = match open_at(&masters, 0, role, LogPosition::default(), &deadline) {
-                // An older master knows no such role, and refuses it: all else is in its answer.
-                Ok(opened) => return Ok(MasterInfo::of(&opened.reply, &masters, tried.elapsed())),
+                Ok(opened) => match introduces(&opened.reply) {
+                    Ok(()) => return Ok(MasterInfo::of(&opened.reply, &masters, tried.elapsed())),
+                    Err(reason) => reason,
+                },
                 Err(Unreached::NoMaster(error)) => return Err(error),
                 // A master with too many connections that have not identified themselves yet ends the oldest.
                 Err(Unreached::Cut(_)) if began.elapsed() < TRY => {
@@ -88,9 +93,36 @@ impl MasterInfo {
     }
 }
 
+/// Whether a reply says what a master is, or why it does not.
+fn introduces(reply: &HelloReply) -> Result<(), String> {
+    match &reply.refusal {
+        _ if reply.instance.len() != INSTANCE_BYTES => Err("what answers is no master".to_owned()),
+        // An older master knows no such role, and refuses it, as one of another version would: all else is in its
+        // answer.
+        None => Ok(()),
+        Some(refusal) if matches!(refusal.kind(), refusal::Kind::BadRequest | refusal::Kind::Version) => Ok(()),
+        Some(refusal) => Err(refusal.reason.clone()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use mooncake_wire::message::Refusal;
+
     use super::*;
+
+    #[test]
+    fn a_master_that_knows_no_such_question_has_answered_it_and_what_is_no_master_has_not() {
+        let reply = |refusal: Option<refusal::Kind>| HelloReply {
+            instance: vec![1; INSTANCE_BYTES].into(),
+            refusal: refusal.map(|kind| Refusal { kind: kind.into(), reason: "no".into() }),
+            ..HelloReply::default()
+        };
+        assert_eq!(introduces(&reply(None)), Ok(()));
+        assert_eq!(introduces(&reply(Some(refusal::Kind::BadRequest))), Ok(()));
+        assert_eq!(introduces(&reply(Some(refusal::Kind::Token))), Err("no".to_owned()));
+        assert!(introduces(&HelloReply::default()).is_err());
+    }
 
     #[test]
     fn pages_are_where_they_are_reached_from_here() {

@@ -130,7 +130,7 @@ impl Core {
             self.news.room |= cut;
             return Ok(PutStarted::Parked(ticket));
         }
-        self.count_outcomes(&outcomes, wait || !config.comes_again);
+        self.count_outcomes(&outcomes, if wait { !any } else { !config.comes_again });
         self.remember(origin, Remembered::PutStart(outcomes.clone()), fx);
         let told = self.told(outcomes, &reasons);
         self.serve_waiting(now, fx);
@@ -320,7 +320,8 @@ impl Core {
         Wishes { preferred, local: local.unwrap_or_default(), strategy, beside, alone: None }
     }
 
-    /// `is_last_word`: the caller does not ask again for what it did not get.
+    /// `is_last_word`: the caller does not ask again for what it did not get. Of several keys that waited it does if it
+    /// got one.
     pub(crate) fn count_outcomes(&mut self, outcomes: &[StartOutcome], is_last_word: bool) {
         for outcome in outcomes {
             self.counts.put_failed_full += u64::from(is_last_word && matches!(outcome, StartOutcome::Full(_)));

@@ -262,7 +262,7 @@ impl Core {
             self.news.room |= cut;
             return cut;
         }
-        self.count_outcomes(&outcomes, !parked.impatient || !parked.config.comes_again);
+        self.count_outcomes(&outcomes, if parked.impatient { !parked.config.comes_again } else { !any });
         self.remember(parked.origin, Remembered::PutStart(outcomes.clone()), fx);
         fx.woken.push((parked.ticket, self.told(outcomes, &reasons)));
         false

@@ -287,6 +287,7 @@ impl Marks {
 impl Object {
     /// In no list, without protection, views and marks.
     pub fn new(size: u64, crc32c: u32, places: Places, hold: Hold) -> Object {
+        debug_assert!(size >> (u64::BITS - WriterNo::BITS) == 0, "{size} bytes: see `size`");
         Object {
             size_and_writer: size << WriterNo::BITS,
             places,

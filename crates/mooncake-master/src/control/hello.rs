@@ -43,6 +43,7 @@ pub fn asks_for_anchor(hello: &Hello) -> bool {
 
 /// Answers a hello: the framed reply, and what the connection is.
 pub async fn answer(shared: &Arc<Shared>, hello: Hello, via: Via) -> Result<(Vec<u8>, Role), LogClosed> {
+    // Of any version. A check of tokens, when there are tokens, belongs before this.
     if let Some(Asks::Ask(_)) = hello.role {
         return Ok((framed(&hello::introduced(&shared.identity.told, shared.position())), Role::Over));
     }

@@ -2,8 +2,8 @@
 //! `crc32c` instructions take what is left.
 //!
 //! No store goes past the caches here. The cores of servers notice by themselves that whole lines are stored one after
-//! the other, and stop to allocate them ("write streaming"); `stnp` would be a hint on top of that. A copy without a
-//! sum is the C library's, which has one for each family of cores.
+//! the other, and stop allocating lines for them ("write streaming"); `stnp` would be a hint on top of that. A copy
+//! without a sum is the C library's, which has one for each family of cores.
 //!
 //! Written without an ARM machine to measure on. Eight lanes are what two multipliers need: a fold takes 6 cycles until
 //! its lane can be folded again, and 16 multiplications take 8.
@@ -27,7 +27,8 @@ pub(super) fn level() -> Option<Level> {
     if !is_aarch64_feature_detected!("crc") {
         return None;
     }
-    Some(if is_aarch64_feature_detected!("aes") { Level::Pmull } else { Level::Crc })
+    let multiplies = is_aarch64_feature_detected!("aes") && is_aarch64_feature_detected!("pmull");
+    Some(if multiplies { Level::Pmull } else { Level::Crc })
 }
 
 /// # Safety

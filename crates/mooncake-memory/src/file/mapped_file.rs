@@ -5,11 +5,12 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::param::page_size;
 
 use crate::error::MemoryError;
 use mooncake_os::forked;
 
-/// Bytes of an ordinary page on every host that we run on.
+/// Bytes of an ordinary page. Kernels with others, as some have on aarch64, are refused.
 pub(crate) const PAGE: u64 = 4096;
 
 /// Pages that the kernel maps around one that is loaded, bytes (`fault_around_bytes`).
@@ -36,8 +37,11 @@ impl MappedFile {
 
     /// The same with a part of a file, from a whole page on.
     pub fn new_at(fd: BorrowedFd<'_>, offset: u64, len: u64, writable: bool) -> Result<Self, MemoryError> {
-        let len = usize::try_from(len)
-            .map_err(|_| MemoryError::InvalidSize { bytes: len, reason: "larger than the address space" })?;
+        let unfit = |reason| MemoryError::InvalidSize { bytes: len, reason };
+        if page_size() as u64 != PAGE {
+            return Err(unfit("this kernel's pages are not of 4 KiB (`getconf PAGESIZE`), as is needed"));
+        }
+        let len = usize::try_from(len).map_err(|_| unfit("larger than the address space"))?;
         let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };

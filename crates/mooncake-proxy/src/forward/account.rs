@@ -72,7 +72,6 @@ impl Account {
     pub fn prefilled(&mut self, by: &Arc<Instance>, time: Duration) {
         (self.prefill, self.prefilled) = (Some(by.clone()), Some(time));
         self.proxy.counts.prefilled(time);
-        by.took.took(time);
     }
 
     /// An instance has begun to answer.
@@ -80,7 +79,6 @@ impl Account {
         let time = self.began.elapsed();
         (self.decode, self.first_byte) = (Some(by.clone()), Some(time));
         self.proxy.counts.first_byte(time);
-        by.took.took(time);
     }
 
     /// An attempt came to nothing.

@@ -78,6 +78,7 @@ impl Proxy {
             let missed = match begun {
                 Ok(begun) => {
                     account.first_byte(&lease.instance);
+                    lease.took();
                     lease.computed();
                     return Ok(Answer::Begun(Box::new(begun), lease, turn));
                 }

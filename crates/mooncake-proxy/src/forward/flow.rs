@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use mooncake_http::reply::with_type;
 
-use crate::counts::End;
+use crate::counts::{End, Rejection};
 use crate::fault::Fault;
 use crate::forward::account::Account;
 use crate::forward::decode::Answer;
@@ -36,6 +36,11 @@ pub(crate) async fn generate(State(proxy): State<Arc<Proxy>>, request: Request) 
         Ok(Answer::Whole(response)) => response,
         Err(fault) => {
             tracing::debug!(%fault, "a request has no answer");
+            match fault {
+                Fault::Crowded { .. } => proxy.counts.rejected(Rejection::Queue),
+                Fault::NoRoom { .. } => proxy.counts.rejected(Rejection::Bodies),
+                _ => {}
+            }
             fault.into_response()
         }
     };
@@ -66,7 +71,7 @@ impl Proxy {
         account.named(headers["x-request-id"].as_bytes());
         let body = self.bodies.read(body).await?;
         let fields = Fields::of(&body.bytes)?;
-        let turn = self.admission.enter().await.inspect_err(|_| self.counts.crowded())?;
+        let turn = self.admission.enter().await?;
         account.admitted();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (prompt, is_one_sequence) = (self.scheduler.prompt(&fields), fields.is_one_sequence());

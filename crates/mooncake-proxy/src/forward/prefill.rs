@@ -97,6 +97,7 @@ impl Proxy {
                 }
             };
             lease.instance.succeeded();
+            lease.took();
             lease.computed();
             account.prefilled(&lease.instance, began.elapsed());
             match computed {

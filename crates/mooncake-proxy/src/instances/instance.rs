@@ -17,11 +17,14 @@ pub(crate) type InstanceNo = u32;
 /// Failures one after another after which an instance is left alone.
 const FAILURES: u32 = 3;
 
+/// Letters of what went wrong that are kept: some servers answer with whole pages.
+const REASON_MAX: usize = 300;
+
 /// How long it is left alone, the first time and at most; twice as long each time.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Bounds of what a request takes: 1-2.5-5 from a millisecond to ten minutes.
+/// Bounds of what a request takes: from a millisecond to half an hour.
 pub(crate) const REQUEST_NS: &[u64] = &[
     1_000_000,
     2_500_000,
@@ -38,7 +41,10 @@ pub(crate) const REQUEST_NS: &[u64] = &[
     10_000_000_000,
     30_000_000_000,
     60_000_000_000,
+    120_000_000_000,
+    300_000_000_000,
     600_000_000_000,
+    1_800_000_000_000,
 ];
 
 /// What an instance does.
@@ -72,8 +78,8 @@ pub(crate) struct Instance {
     backlog: AtomicU64,
     pub requests: AtomicU64,
     pub failures: AtomicU64,
-    /// A prefill instance for a prompt, a decode instance for a request's first byte.
-    pub took: Histogram,
+    /// A prefill instance for a prompt, a decode instance for the first byte, from when it was asked.
+    times: Histogram,
     samples: Mutex<Samples<Sample>>,
     /// It has said that it serves the model, and has answered since.
     pub is_proven: AtomicBool,
@@ -122,7 +128,7 @@ pub(crate) enum Health {
 struct Sample {
     requests: u64,
     failures: u64,
-    took: Distribution,
+    times: Distribution,
 }
 
 /// What it did lately.
@@ -132,7 +138,7 @@ pub(crate) struct Recent {
     pub requests: f64,
     /// A second.
     pub failures: f64,
-    /// See [`Instance::took`].
+    /// Of a prompt, or of the first byte.
     pub took: Option<Latency>,
 }
 
@@ -153,7 +159,7 @@ impl Instance {
             backlog,
             requests,
             failures,
-            took: Histogram::new(Unit::Seconds, REQUEST_NS),
+            times: Histogram::new(Unit::Seconds, REQUEST_NS),
             samples: Mutex::default(),
             is_proven,
             hangs,
@@ -180,7 +186,7 @@ impl Instance {
 
     fn read(&self) -> Sample {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Sample { requests: count(&self.requests), failures: count(&self.failures), took: self.took.read() }
+        Sample { requests: count(&self.requests), failures: count(&self.failures), times: self.times.read() }
     }
 
     /// Takes a sample: what comes behind it has rates.
@@ -195,7 +201,7 @@ impl Instance {
         Recent {
             requests: rate(read.requests, then.requests),
             failures: rate(read.failures, then.failures),
-            took: Latency::between(&then.took, &read.took),
+            took: Latency::between(&then.times, &read.times),
         }
     }
 
@@ -212,7 +218,7 @@ impl Instance {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.backlog.fetch_add(blocks, Ordering::Relaxed);
-        Lease { instance: self.clone(), blocks }
+        Lease { instance: self.clone(), blocks, since: Instant::now() }
     }
 
     /// Tells when it begins to rest, from now on.
@@ -255,7 +261,7 @@ impl Instance {
         }
         let mut breaker = self.breaker.lock();
         breaker.in_a_row += 1;
-        breaker.last_error = Some(why.to_owned());
+        breaker.last_error = Some(why.chars().take(REASON_MAX).collect());
         if breaker.in_a_row < FAILURES && !gone {
             return;
         }
@@ -283,9 +289,15 @@ impl Instance {
 pub(crate) struct Lease {
     pub instance: Arc<Instance>,
     blocks: u64,
+    since: Instant,
 }
 
 impl Lease {
+    /// The instance has done what is measured of it: see [`Instance::recent`].
+    pub fn took(&self) {
+        self.instance.times.since(self.since);
+    }
+
     /// The prompt is computed; what follows is no backlog.
     pub fn computed(&mut self) {
         self.instance.backlog.fetch_sub(std::mem::take(&mut self.blocks), Ordering::Relaxed);
@@ -351,15 +363,22 @@ mod tests {
     #[test]
     fn what_it_does_a_second_and_how_fast_is_of_the_last_seconds() {
         let (one, began) = (instance(), Instant::now());
-        one.took.took(Duration::from_secs(100));
+        one.times.took(Duration::from_secs(100));
         one.sample(began);
         for _ in 0..20 {
             drop(one.take(0));
-            one.took.took(Duration::from_millis(20));
+            one.times.took(Duration::from_millis(20));
         }
         let recent = one.recent(began + Duration::from_secs(10));
         assert_eq!((recent.requests, recent.failures), (2.0, 0.0));
         assert_eq!(recent.took, Some(Latency { p50: 25_000.0, p99: 25_000.0 }));
+    }
+
+    #[test]
+    fn of_a_page_that_a_server_answers_with_only_the_beginning_is_kept() {
+        let one = instance();
+        one.failed(Instant::now(), &"\u{e9}".repeat(1 << 20), true);
+        assert!(matches!(one.health(), Health::Resting { reason, .. } if reason.chars().count() == REASON_MAX));
     }
 
     #[test]

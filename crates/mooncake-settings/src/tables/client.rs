@@ -1,6 +1,7 @@
 //! Every flag of Mooncake's storage node, and ours.
 
 use crate::setting::{HelpGroup, Setting, Type};
+use crate::tables::LOG_FORMAT;
 
 const LOGS: &str = "log lines go to stderr";
 
@@ -47,12 +48,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "address of that HTTP server; 0.0.0.0 takes all of IPv4, :: both",
     ),
     Setting::supported("v", Type::I32, "0", "1: also log debug messages"),
-    Setting::supported(
-        "log_format",
-        Type::OneOf(&["text", "json"]),
-        "text",
-        "how log lines are written: for people, or one JSON object a line",
-    ),
+    LOG_FORMAT,
     Setting::supported("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
     Setting::no_effect("device_names", Type::Text, "", "there are no RDMA devices to choose from"),
     Setting::no_effect("threads", Type::I64, "1", "threads follow the connections"),

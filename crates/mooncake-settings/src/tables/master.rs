@@ -1,6 +1,7 @@
 //! Every flag of Mooncake's master, and ours.
 
 use crate::setting::{HelpGroup, Setting, Support, Type};
+use crate::tables::LOG_FORMAT;
 
 const WAL: Type = Type::OneOf(&["on", "off", "fsync", "true", "false", "1", "0"]);
 
@@ -102,12 +103,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::supported("cluster_id", Type::Name, "mooncake_cluster", "name of this pool, 1 to 128 of [A-Za-z0-9._-]"),
     // Logging, after glog.
     Setting::supported("v", Type::I32, "0", "1: also log debug messages"),
-    Setting::supported(
-        "log_format",
-        Type::OneOf(&["text", "json"]),
-        "text",
-        "how log lines are written: for people, or one JSON object a line",
-    ),
+    LOG_FORMAT,
     Setting::supported("minloglevel", Type::I32, "0", "0 info, 1 warnings, 2 errors"),
     Setting::supported(
         "log_dir",
@@ -121,7 +117,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "colorlogtostderr",
         Type::Bool,
         "false",
-        "log lines have colour on a terminal, without NO_COLOR",
+        "log lines have colour on a terminal unless NO_COLOR is set",
     ),
     Setting::no_effect("stderrthreshold", Type::I32, "0", "log lines always go to stderr"),
     Setting::no_effect("vmodule", Type::Text, "", "set RUST_LOG instead, as in RUST_LOG=mooncake_master=debug"),

@@ -13,3 +13,13 @@ pub(crate) mod proxy;
 pub(crate) mod simulate;
 pub(crate) mod state;
 pub(crate) mod tier;
+
+use crate::setting::{Setting, Type};
+
+/// Of every program that serves.
+pub(crate) const LOG_FORMAT: Setting = Setting::supported(
+    "log_format",
+    Type::OneOf(&["text", "json"]),
+    "text",
+    "how log lines are written: for people, or one JSON object a line",
+);

@@ -1,6 +1,7 @@
 //! Every flag of the proxy.
 
 use crate::setting::{Setting, Type};
+use crate::tables::LOG_FORMAT;
 
 /// Flags in the order of `--help`.
 pub(crate) const SETTINGS: &[Setting] = &[
@@ -84,4 +85,5 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "a line for each request: how it ended, its times, its instances",
     ),
     Setting::supported("log_level", Type::LogLevel, "INFO", "least important lines that are written"),
+    LOG_FORMAT,
 ];
