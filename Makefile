@@ -86,22 +86,23 @@ fmt: $(VENV)/.tools ## format Rust and Python
 
 lint: lint-code lint-rest ## format check, clippy, ruff, layers and words, links of the documentation, licences where cargo-deny is installed
 
-# What clippy does not need is fetched while it works.
+# What clippy does not need is fetched while it works. The kernels for the other architecture are looked at where Rust's
+# library for it can be had.
 lint-code: $(if $(shell command -v cc),,$(VENV)/.tools)
 	$(AGAIN) $(VENV)/.test-tools & tools=$$!; \
 	passed=0; { cargo fmt --all --check && cargo clippy --workspace --all-targets --locked -- -D warnings; } || passed=$$?; \
 	wait $$tools && exit $$passed
+	if rustup target add aarch64-unknown-linux-gnu >/dev/null 2>&1; then \
+	  cargo clippy --quiet --locked --target aarch64-unknown-linux-gnu -p mooncake-memory -- -D warnings; fi
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	if cargo deny --version >/dev/null 2>&1; then cargo deny --offline --locked check bans licenses sources; fi
 
-# The kernels for the other architecture still are ones, where Rust's library for it can be had.
+# What needs little, beside Python's tests: their disks are not to be held up.
 lint-rest:
 	cargo xtask layers
 	cargo xtask words
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --document-private-items --workspace --locked
-	if rustup target add aarch64-unknown-linux-gnu >/dev/null 2>&1; then \
-	  cargo clippy --quiet --locked --target aarch64-unknown-linux-gnu -p mooncake-memory -- -D warnings; fi
 
 # By another name: `make -n` runs a line that names make itself.
 AGAIN = $(MAKE) --no-print-directory

@@ -254,6 +254,8 @@ def test_what_only_a_tier_has_is_read_into_a_devices_memory(cluster, tmp_path, f
     writer = pool.store()
     for key in keys:
         assert writer.put(key, value(key, size)) == 0, writer.last_error()
+        # What a busy disk has not taken yet would make room for what comes.
+        wait_for("the disk", lambda: pool.metric("mooncake_tier_unwritten_bytes") <= 8 * mib)
     wait_for("all to be written", lambda: pool.metric("file_cache_nums_") == len(keys))
     # Alone, a few together, and so many that several threads read them.
     reads, got = pool.process(env=env).call(
