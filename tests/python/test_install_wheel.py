@@ -98,10 +98,10 @@ def test_it_has_every_command(unpacked):
 
 @pytest.mark.slow
 def test_it_is_small(unpacked):
-    if WHEELS.name == "dev":
-        pytest.skip("a wheel that is not optimised: `make test-long` measures the one that ships")
-    assert wheel().stat().st_size <= 15_000_000
-    assert sum(p.stat().st_size for p in unpacked.rglob("*") if p.is_file()) < 48 << 20
+    """The wheel that ships: `make test-long`. One that is not optimised is half as large again."""
+    most, unpacked_most = (25_000_000, 72 << 20) if WHEELS.name == "dev" else (15_000_000, 48 << 20)
+    assert wheel().stat().st_size <= most
+    assert sum(p.stat().st_size for p in unpacked.rglob("*") if p.is_file()) < unpacked_most
 
 
 def test_every_module_is_a_package_with_types(unpacked):

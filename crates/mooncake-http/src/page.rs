@@ -10,6 +10,9 @@ use crate::reply::with_type;
 /// Stands in a page where its head begins: the shared one comes there.
 const HEAD_HERE: &str = "<!--head-->";
 const HEAD: &str = include_str!("page/head.html");
+/// And where its body tells what is wrong: this begins `main`.
+const NOTICES_HERE: &str = "<!--notices-->";
+const NOTICES: &str = include_str!("page/notices.html");
 const LOOK_HERE: &str = "/*look*/";
 const LOOK: &str = include_str!("page/look.css");
 const SCRIPT_HERE: &str = "/*script*/";
@@ -19,10 +22,10 @@ const SCRIPT: &str = include_str!("page/page.js");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A page with the shared head in it.
+/// A page with the shared parts in it.
 pub fn assemble(page: &str) -> String {
     let head = HEAD.replace(LOOK_HERE, LOOK.trim_end()).replace(SCRIPT_HERE, SCRIPT.trim_end());
-    page.replace(HEAD_HERE, head.trim_end())
+    page.replace(HEAD_HERE, head.trim_end()).replace(NOTICES_HERE, NOTICES.trim_end())
 }
 
 /// An assembled page, as an answer.
@@ -38,18 +41,17 @@ pub fn served(page: &'static str) -> Response {
 mod tests {
     use super::*;
 
-    const PAGE: &str = "<head>\n<!--head-->\n<title>a page</title>\n</head>";
+    const PAGE: &str = "<head>\n<!--head-->\n<title>a page</title>\n</head>\n<body>\n<!--notices-->\n</main>\n</body>";
 
     #[test]
     fn every_marker_is_replaced_and_what_is_the_page_s_own_stays() {
         let page = assemble(PAGE);
-        for marker in [HEAD_HERE, LOOK_HERE, SCRIPT_HERE] {
+        for marker in [HEAD_HERE, NOTICES_HERE, LOOK_HERE, SCRIPT_HERE] {
             assert!(!page.contains(marker), "{marker}");
         }
         assert!(page.contains(LOOK.trim_end()) && page.contains(SCRIPT.trim_end()));
-        assert!(
-            page.starts_with("<head>\n<meta charset") && page.ends_with("</style>\n<title>a page</title>\n</head>")
-        );
+        assert!(page.starts_with("<head>\n<meta charset") && page.contains("</style>\n<title>a page</title>\n</head>"));
+        assert!(page.contains(r#"id="problem-list""#) && page.ends_with("</section>\n</main>\n</body>"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mooncake_sim::{Plan, Sum, Tally, Whimsical};
 
 /// Schedules of each test.
-const SCHEDULES: u64 = 120;
+const SCHEDULES: u64 = 180;
 
 /// Seeds that a day has for itself.
 const OF_A_DAY: u64 = 1_000_000;
