@@ -1,0 +1,3 @@
+//! What the bindings promise, each file a promise.
+
+mod layouts_match_the_headers;
