@@ -70,11 +70,11 @@ impl Side {
         let queue = CompletionQueue::new(&context, 1_024)?;
         let table = context.port(1)?.gids;
         // The last one that is in use: the address of version 4.
-        let in_use = (0..table.min(16)).filter_map(|index| {
+        let mut in_use = (0..table.min(16)).filter_map(|index| {
             let gid = context.gid(1, index).ok().filter(|gid| gid.address().to_ipv4_mapped().is_some())?;
             Some((index as u8, gid))
         });
-        let gid = in_use.last().ok_or("no address of version 4")?;
+        let gid = in_use.next_back().ok_or("no address of version 4")?;
         let memory = vec![0_u8; bytes].leak();
         // SAFETY: leaked, and touched by volatile reads and writes alone from here on.
         let memory = unsafe { ForeignRange::new(memory.as_mut_ptr().expose_provenance(), bytes) };
