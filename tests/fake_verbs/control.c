@@ -183,8 +183,10 @@ static bool parse_verb(char *word, enum verb *verb, int *state) {
 
 static const char *do_switch(struct command *command, bool *what) {
     const char *word = command->word[1];
-    if (!word || (strcmp(word, "on") && strcmp(word, "off"))) return bad(command, "on or off?");
-    *what = !strcmp(word, "on");
+    bool late_all = what == &settings.late && word && !strcmp(word, "all");
+    if (!word || (strcmp(word, "on") && strcmp(word, "off") && !late_all)) return bad(command, "on or off?");
+    if (what == &settings.late) settings.late_all = late_all;
+    *what = strcmp(word, "off");
     return NULL;
 }
 
@@ -209,8 +211,13 @@ static const char *do_flag(struct command *command) {
 static const char *do_number(struct command *command) {
     uint64_t value;
     const char *word = command->word[0];
-    if (!number(command->word[1], &value) || value > INT64_MAX / MILLISECOND) return bad(command, "a number?");
-    if (!strcmp(word, "visible")) settings.visible_most = (int64_t)value * MILLISECOND;
+    if (!number(command->word[1], &value) || (strcmp(word, "seed") && value > 1ULL << 40))
+        return bad(command, "a number?");
+    if (!strcmp(word, "seed")) seed(value);
+    else if (!strcmp(word, "visible")) {
+        settings.visible_most = (int64_t)value * MILLISECOND;
+        settings.visible_all = command->word[2] && !strcmp(command->word[2], "all");
+    }
     else if (!strcmp(word, "read_delay")) settings.read_most = (int64_t)value * 1000;
     else if (!strcmp(word, "retry")) settings.retry = (int64_t)value * MILLISECOND;
     else if (!strcmp(word, "memlock")) settings.memlock = value;
@@ -221,6 +228,7 @@ static const char *do_number(struct command *command) {
 static const char *do_mood(struct command *command) {
     bool nasty = !strcmp(command->word[0], "nasty");
     settings.late = settings.order = settings.reorder = settings.reuse = settings.stale = nasty;
+    settings.late_all = settings.visible_all = false;
     settings.visible_most = nasty ? 3 * MILLISECOND : 0;
     return ok(command);
 }
@@ -238,7 +246,8 @@ static const char *do_fork(struct command *command) {
 
 static const char *do_speed(struct command *command) {
     uint64_t value;
-    if (!named_nics(command, command->word[1]) || !number(command->word[2], &value)) return bad(command, "NIC, number?");
+    if (!named_nics(command, command->word[1]) || !number(command->word[2], &value))
+        return bad(command, "NIC, number?");
     for (uint32_t i = command->first; i < command->last; i++) {
         if (!strcmp(command->word[0], "rate")) nics[i].rate = value, nics[i].tx_free = nics[i].rx_free = 0;
         else nics[i].latency = (int64_t)value * 1000;
@@ -268,14 +277,16 @@ static const char *do_gid(struct command *command) {
     const char *text = command->word[4];
     union fv_gid gid = {{0}};
     struct in_addr addr;
-    if (!named_nics(command, command->word[1]) || !number(command->word[2], &index) || index >= GIDS || type < 0 || !text)
+    if (!named_nics(command, command->word[1]) || !number(command->word[2], &index) || index >= GIDS || type < 0
+        || !text)
         return bad(command, "NIC, index, type, address?");
     if (inet_pton(AF_INET, text, &addr) == 1) {
         gid.raw[10] = gid.raw[11] = 0xff;
         memcpy(gid.raw + 12, &addr, 4);
     } else if (strcmp(text, "none")) {
         for (int i = 0; i < 16; i++)
-            if (strlen(text) != 32 || sscanf(text + 2 * i, "%2hhx", &gid.raw[i]) != 1) return bad(command, "32 digits?");
+            if (strlen(text) != 32 || sscanf(text + 2 * i, "%2hhx", &gid.raw[i]) != 1)
+                return bad(command, "32 digits?");
     }
     for (uint32_t i = command->first; i < command->last; i++) {
         nics[i].gids[index] = gid, nics[i].gid_types[index] = (uint8_t)type;
@@ -291,11 +302,14 @@ static void wake_nic(struct nic *nic) {
 
 static const char *do_hold(struct command *command) {
     bool hold = !strcmp(command->word[0], "hold");
-    int kind = !hold ? FREE : command->count > 2 && !strcmp(command->word[2], "acks") ? HELD_ACKS : HELD_ALL;
-    if (!named_nics(command, command->word[1])) return bad(command, "NIC?");
+    const char *const ways[] = {"", "sends", "stalls"};
+    bool acks = command->word[2] && !strcmp(command->word[2], "acks");
+    const char *way_word = command->word[acks ? 3 : 2];
+    int kind = !hold ? FREE : acks ? HELD_ACKS : HELD_ALL, way = way_word ? find_word(ways, 3, way_word) : BY_CHANCE;
+    if (!named_nics(command, command->word[1]) || way < 0) return bad(command, "NIC, way?");
     for (uint32_t i = command->first; i < command->last; i++) {
-        if (hold && !nics[i].held) nics[i].hold_epoch++;
-        nics[i].held = kind;
+        if (hold) nics[i].hold_epoch++;
+        nics[i].held = kind, nics[i].held_way = way;
         wake_nic(&nics[i]);
     }
     return ok(command);
@@ -433,7 +447,7 @@ static const char *do_count(struct command *command) {
     for (uint32_t i = 0; i < nic_count; i++)
         say(command->from, "%s contexts=%u pds=%u mrs=%u channels=%u cqs=%u qps=%u", nics[i].name, nics[i].contexts,
             nics[i].live[PD], nics[i].live[MR], nics[i].live[CHANNEL], nics[i].live[CQ], nics[i].live[QP]);
-    say(command->from, "strays=%lu", strays);
+    say(command->from, "strays=%lu hung=%u late=%zu", strays, hung_calls(), late_messages());
     say(command->from, ".");
     return NULL;
 }
@@ -485,16 +499,16 @@ static void obey(struct controller *from, char *line) {
         const char *(*run)(struct command *);
     } table[] = {
         {"calm", do_mood}, {"nasty", do_mood}, {"order", do_flag}, {"reorder", do_flag}, {"reuse", do_flag},
-        {"stale", do_flag}, {"late", do_flag}, {"mapping", do_flag}, {"visible", do_number}, {"tear", do_number},
-        {"read_delay", do_number}, {"retry", do_number}, {"memlock", do_number}, {"rate", do_speed},
+        {"stale", do_flag}, {"late", do_flag}, {"mapping", do_flag}, {"visible", do_number},
+        {"tear", do_number}, {"seed", do_number}, {"read_delay", do_number}, {"retry", do_number}, {"memlock", do_number}, {"rate", do_speed},
         {"latency", do_speed}, {"fork", do_fork}, {"limit", do_limit}, {"gid", do_gid}, {"hold", do_hold},
         {"release", do_hold}, {"fail", do_rule}, {"hang", do_rule}, {"unhang", do_unhang}, {"link", do_link},
         {"event", do_event}, {"qp", do_qp}, {"ghost", do_ghost}, {"log", do_log}, {"count", do_count},
         {"bytes", do_bytes}, {"qps", do_qps}, {"land", do_land}, {"quiet", do_quiet}, {"ping", ok}, {"quit", do_quit}};
     struct command command = {.from = from};
     char *rest = NULL;
-    for (char *word = strtok_r(line, " \t\r", &rest); word && command.count < WORDS - 1; word = strtok_r(NULL, " \t\r", &rest))
-        command.word[command.count++] = word;
+    char *word = strtok_r(line, " \t\r", &rest);
+    for (; word && command.count < WORDS - 1; word = strtok_r(NULL, " \t\r", &rest)) command.word[command.count++] = word;
     if (!command.count) return;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, command.word[0])) {

@@ -4,7 +4,8 @@
  *   fabric FOLDER [--seed N] [--nics K] [--numa LIST] [--link-layer ib|eth] [--stay]
  *
  * FOLDER gets `socket` (for the library: FAKE_VERBS=FOLDER), `control` (for the test: lines of text), `sys` (the facts
- * of devices) and `dev/infiniband` (a file for each context). --numa 0,-,1 gives nodes to the NICs in turn. It says
+ * of devices) and `dev/infiniband` (a file for each context, mapped by who opened it: look for this part of a path).
+ * --numa 0,-1,- gives nodes to the NICs in turn; - (at first): no `device` folder, as Soft-RoCE may have none. It says
  * "ready seed N folder FOLDER" when it can be used, and ends with its parent or when its standard input ends; --stay
  * looks at neither.
  *
@@ -16,14 +17,16 @@
  *
  *   calm | nasty               all of the next switches off | on (they start on)
  *   order on|off               chunks of a message are placed and read in random order
- *   visible MS                 a WRITE that has completed is in memory at most so late (3; 0: at once)
+ *   visible MS [all]           a WRITE that has completed is in memory at most so late (3; 0: at once); `all`: each of
+ *                              them exactly so late, unless a READ of that NIC comes before
  *   reorder on|off             the bytes of a READ are taken late; unfenced WRITEs behind it pass it
  *   read_delay US              at most so late (200)
- *   late on|off [MS]           what a failed or destroyed QP had sent still arrives, at most so late (200), as long as a
- *                              remote QP takes it
+ *   late on|off|all [MS]       what a failed or destroyed QP had sent still arrives, at most so late (200), as long as
+ *                              a remote QP takes it; `all`: everything that was posted, exactly so late
  *   reuse on|off               QP numbers are used again at once, the lowest first
  *   stale on|off               some completions of a destroyed QP can still be polled
  *
+ *   seed N                     begins the chances anew
  *   tear BYTES                 chunks are cut at multiples of this (64)
  *   retry MS                   how long a sender tries before RETRY_EXC_ERR (100)
  *   rate NIC BYTES_A_SECOND    0: without limit (at first)
@@ -35,18 +38,21 @@
  *   limit NIC NAME VALUE       max_mr_size, max_qp, max_cqe, max_qp_wr, max_sge, max_inline, max_rd_atomic, max_mr, mtu
  *   gid NIC INDEX ib|v1|v2 HEX sets an entry of the GID table; 32 digits, or an IPv4 address, or `none`
  *
- *   hold NIC [acks]            withholds completions (with `acks`: those of success only). By turns of chance a QP sends
- *                              all the same, or nothing until the release
+ *   hold NIC [acks] [sends|stalls]   withholds completions (with `acks`: those of success only). A QP sends all the
+ *                              same, or nothing until the release; by chance, where neither is said
  *   release NIC
  *   fail VERB ERRNO [COUNT] [NIC]   its next calls (1; 0: all) fail; `fail VERB off`, `fail off` take that back
  *   hang VERB [COUNT] [NIC]    its next calls (0, at first: all) are not answered until `unhang VERB` or `unhang all`
  *   link NIC up|down           down: nothing passes; the port's state changes and its event is raised
- *   event NIC NAME [NUMBER]    raises PORT_ERR, DEVICE_FATAL and the others, of port 1, a QP number or a CQ handle (0: all)
+ *   event NIC NAME [NUMBER]    raises PORT_ERR, DEVICE_FATAL and the others, of port 1, or of a QP number or a CQ handle
+ *                              (0: all); says how many
  *   qp NIC QPN err             moves a QP to ERR, as a fault of the NIC would, without an event
  *   ghost NIC WR_ID STATUS [QPN]   a completion in the next CQ of that NIC that is polled
  *
- *   log *                      each call in order since the last `log`: microseconds, process, NIC, verb, objects, result
- *   count *                    live objects of each NIC; `strays`: times that registered memory was not there
+ *   log *                      each call in order since the last `log`: microseconds, process, NIC, verb, objects,
+ *                              result; and, with - for the process, what the fabric did of itself
+ *   count *                    live objects of each NIC; `strays`: times that registered memory was not there; `hung`:
+ *                              calls that hang; `late`: messages of failed QPs that are under way
  *   bytes *                    of each NIC: written and read by its requests, landed in and served from its memory
  *   qps *                      the queue pairs
  *   quiet [MS]                 answers when nothing is under way, after MS (10000) with an error
@@ -56,6 +62,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -64,6 +71,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
@@ -101,6 +109,8 @@ static uint64_t random_state;
 static uint32_t context_ids;
 
 /* ------------------------------------------------------------------- chance */
+
+void seed(uint64_t value) { settings.seed = random_state = value; }
 
 uint64_t draw(void) {
     uint64_t mix = random_state += 0x9e3779b97f4a7c15;
@@ -219,7 +229,7 @@ static void destroy_context(struct context *context) {
 static void look_whether_gone(struct timer *timer) {
     struct context *context = OF(struct context, gone, timer);
     if (settings.mapping && flock(context->lock_fd, LOCK_EX | LOCK_NB)) {
-        set_timer(timer, now() + 5 * MILLISECOND, look_whether_gone);
+        set_timer(timer, now() + MILLISECOND, look_whether_gone);
         return;
     }
     destroy_context(context);
@@ -275,12 +285,10 @@ static int open_context(struct call *call) {
 }
 
 static int attach(struct call *call) {
-    for (struct context *context = contexts; context; context = context->next)
-        if (context->id == call->request.arg[0] && context->token == call->request.arg[1] && !call->connection->context) {
-            call->context = call->connection->context = context;
-            return 0;
-        }
-    return EINVAL;
+    uint64_t *arg = call->request.arg;
+    for (struct context *context = contexts; context && !call->connection->context; context = context->next)
+        if (context->id == arg[0] && context->token == arg[1]) call->context = call->connection->context = context;
+    return call->context ? 0 : EINVAL;
 }
 
 /* ------------------------------------------------------------------- devices */
@@ -382,7 +390,7 @@ static void answer(struct call *call) {
         message.msg_control = &control, message.msg_controllen = sizeof control;
         memset(&control, 0, sizeof control);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        header->cmsg_len = CMSG_LEN(sizeof(int)), header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS;
         memcpy(CMSG_DATA(header), &call->give, sizeof(int));
     }
     if (sendmsg(call->connection->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -468,6 +476,12 @@ void answer_hung(enum verb verb) {
         handle(at, message, at->hung_len, true);
         free(message);
     }
+}
+
+unsigned hung_calls(void) {
+    unsigned count = 0;
+    for (struct connection *at = connections; at; at = at->next) count += at->hung != NULL;
+    return count;
 }
 
 static void accept_library(struct source *source, uint32_t events) {
@@ -572,14 +586,17 @@ int main(int argc, char **argv) {
         else usage();
     }
     if (nic_count > DEVICES_MOST) usage();
-    random_state = settings.seed;
+    seed(settings.seed);
     signal(SIGPIPE, SIG_IGN), signal(SIGINT, SIG_IGN);
+    mallopt(M_MMAP_THRESHOLD, 64 << 20), mallopt(M_TRIM_THRESHOLD, 256 << 20); /* messages come and go */
+    struct rlimit files;
+    if (!getrlimit(RLIMIT_NOFILE, &files)) files.rlim_cur = files.rlim_max, setrlimit(RLIMIT_NOFILE, &files);
     prctl(PR_SET_TIMERSLACK, 1000UL);
     poller = epoll_create1(EPOLL_CLOEXEC);
     snprintf(path, sizeof path, "%s/dev/infiniband", folder);
     make_folder(path);
     for (uint32_t i = 0; i < nic_count; i++) {
-        int node = *numa && *numa != '-' ? atoi(numa) : -1;
+        int node = *numa && strncmp(numa, "-,", 2) && strcmp(numa, "-") ? atoi(numa) : NO_DEVICE;
         numa += strcspn(numa, ",");
         numa += *numa == ',';
         make_nic(i, node);

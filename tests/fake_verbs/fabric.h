@@ -1,4 +1,4 @@
-/* What the parts of the fabric share: fabric.c (sockets, clock, contexts), objects.c (protection domains, regions, CQs),
+/* What the parts of the fabric share: fabric.c (sockets, clock, contexts), objects.c (domains, regions, CQs),
  * queue_pairs.c (queues and their states), network.c (messages and memory), control.c (the tests' commands),
  * sysfs.c (the tree of device facts). One thread does everything, so there is no lock.
  */
@@ -13,6 +13,8 @@
 
 enum { GIDS = 8, PORT = 1, FIRST_QPN = 0x11, PSN_MASK = 0xffffff, RANDOM_CHUNKS = 6 };
 enum { FREE, HELD_ACKS, HELD_ALL };
+enum { NO_DEVICE = -2, NO_NODE = -1 };
+enum { BY_CHANCE, SENDS, STALLS }; /* what a QP of a held NIC does */
 
 #define MILLISECOND 1000000LL
 
@@ -180,11 +182,11 @@ struct nic {
     union fv_gid gids[GIDS];
     uint8_t gid_types[GIDS];
     uint16_t lid;
-    int numa; /* -1: not said */
+    int numa; /* a node, or one of these */
     bool up;
     uint64_t rate; /* bytes a second, 0: without limit */
     int64_t latency, tx_free, rx_free;
-    int held;
+    int held, held_way;
     uint64_t hold_epoch;
     struct limits limits;
     struct qp **qps; /* by number */
@@ -203,6 +205,7 @@ struct nic {
 struct settings {
     uint64_t seed;
     bool late, order, reorder, reuse, stale, mapping;
+    bool late_all, visible_all; /* not by chance, and exactly so late */
     int64_t late_most, visible_most, retry, read_most;
     uint32_t tear;
     uint64_t memlock; /* of a process; 0: none */
@@ -285,6 +288,7 @@ struct nic *peer_of(struct qp *qp);
 void drop_payload(struct payload *payload);
 uint32_t packets_of(struct qp *qp, uint64_t len);
 size_t in_flight(void);
+size_t late_messages(void);
 
 /* ---------------------------------------------------------------- control.c */
 
@@ -298,6 +302,8 @@ void log_line(const char *line);
 /* ----------------------------------------------------------------- fabric.c */
 
 void answer_hung(enum verb verb);
+unsigned hung_calls(void);
+void seed(uint64_t value);
 void refresh_pages(void);
 extern const char *const verb_names[];
 

@@ -234,8 +234,8 @@ static int post_recv(struct fv_qp *, struct fv_recv_wr *, struct fv_recv_wr **);
 static struct page *map_page(const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return NULL;
-    struct page *page = flock(fd, LOCK_SH | LOCK_NB) ? MAP_FAILED
-                                                     : mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct page *page = MAP_FAILED;
+    if (!flock(fd, LOCK_SH | LOCK_NB)) page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     return page == MAP_FAILED ? NULL : page;
 }

@@ -86,6 +86,54 @@ static bool move(struct context *context, bool writes, struct iovec *here, struc
     return false;
 }
 
+/* ------------------------------------------------------------------ landings */
+
+static void remove_landing(struct landing *landing) {
+    struct nic *nic = landing->nic;
+    *(landing->before ? &landing->before->next : &nic->first) = landing->next;
+    *(landing->next ? &landing->next->before : &nic->last) = landing->before;
+    clear_timer(&landing->timer);
+    pending_bytes -= landing->len, landing_count--;
+    drop_payload(landing->data);
+    free(landing);
+}
+
+static void land(struct landing *landing) {
+    struct iovec here = {landing->data->bytes + landing->at, landing->len};
+    struct iovec there = {(void *)landing->addr, landing->len};
+    move(landing->context, true, &here, &there, 1);
+    remove_landing(landing);
+}
+
+static void landing_due(struct timer *timer) { land(OF(struct landing, timer, timer)); }
+
+#define EACH_LANDING(nic, at) \
+    for (struct landing *at = (nic)->first, *at##_next; at && (at##_next = at->next, 1); at = at##_next)
+
+void land_all(struct nic *nic) { EACH_LANDING(nic, at) land(at); }
+
+void land_qp(struct qp *qp) { EACH_LANDING(qp->nic, at) if (at->qp == qp) land(at); }
+
+void land_mr(struct mr *mr) { EACH_LANDING(mr->base.context->nic, at) if (at->mr == mr) land(at); }
+
+void drop_landings(struct context *context) {
+    EACH_LANDING(context->nic, at) if (at->context == context) remove_landing(at);
+}
+
+/* Puts into memory what is under way to a place: a NIC's writes to one place keep their order, and none of its reads
+ * passes them. */
+static void land_there(struct nic *nic, struct context *context, uint64_t addr, uint64_t len) {
+    EACH_LANDING(nic, at)
+        if (at->context->pid == context->pid && at->addr < addr + len && addr < at->addr + at->len) land(at);
+}
+
+static void land_parts(struct qp *qp, struct iovec *parts, size_t count) {
+    for (size_t i = 0; i < count && qp->nic->first; i++)
+        land_there(qp->nic, qp->base.context, (uint64_t)parts[i].iov_base, parts[i].iov_len);
+}
+
+/* ------------------------------------------------------------------ requests */
+
 /* The local memory of a request, cut as its SGEs are; a completion status. */
 static int local_parts(struct wr *wr, bool writable, struct iovec *parts) {
     struct qp *qp = wr->qp;
@@ -112,6 +160,7 @@ static int gather(struct wr *wr) {
     }
     int status = local_parts(wr, false, there);
     if (status) return status;
+    land_parts(wr->qp, there, wr->sges);
     drop_payload(wr->data);
     wr->data = new_payload(wr->len);
     size_t at = 0;
@@ -152,54 +201,19 @@ static int cut(uint64_t addr, uint64_t len, struct chunk *chunks) {
     return count;
 }
 
-/* ------------------------------------------------------------------ landings */
-
-static void remove_landing(struct landing *landing) {
-    struct nic *nic = landing->nic;
-    *(landing->before ? &landing->before->next : &nic->first) = landing->next;
-    *(landing->next ? &landing->next->before : &nic->last) = landing->before;
-    clear_timer(&landing->timer);
-    pending_bytes -= landing->len, landing_count--;
-    drop_payload(landing->data);
-    free(landing);
-}
-
-static void land(struct landing *landing) {
-    struct iovec here = {landing->data->bytes + landing->at, landing->len}, there = {(void *)landing->addr, landing->len};
-    move(landing->context, true, &here, &there, 1);
-    remove_landing(landing);
-}
-
-static void landing_due(struct timer *timer) { land(OF(struct landing, timer, timer)); }
-
-#define EACH_LANDING(nic, at) \
-    for (struct landing *at = (nic)->first, *at##_next; at && (at##_next = at->next, 1); at = at##_next)
-
-void land_all(struct nic *nic) { EACH_LANDING(nic, at) land(at); }
-
-void land_qp(struct qp *qp) { EACH_LANDING(qp->nic, at) if (at->qp == qp) land(at); }
-
-void land_mr(struct mr *mr) { EACH_LANDING(mr->base.context->nic, at) if (at->mr == mr) land(at); }
-
-void drop_landings(struct context *context) {
-    EACH_LANDING(context->nic, at) if (at->context == context) remove_landing(at);
-}
-
-/* Puts the bytes of an acknowledged WRITE into memory: some now, some later. Those of an earlier one at the same place
- * come first: a NIC's writes to one place keep their order. */
+/* Puts the bytes of an acknowledged WRITE into memory: some now, some later. */
 static void put_down(struct nic *nic, struct qp *qp, struct mr *mr, struct message *message, struct payload *data) {
     struct chunk chunks[RANDOM_CHUNKS];
     struct iovec here[RANDOM_CHUNKS], there[RANDOM_CHUNKS];
     struct context *context = mr->base.context;
     uint64_t addr = mr->addr + (message->addr - mr->iova), len = message->len;
     size_t parts = 0;
-    EACH_LANDING(nic, at)
-        if (at->context->pid == context->pid && at->addr < addr + len && addr < at->addr + at->len) land(at);
+    land_there(nic, context, addr, len);
     int count = cut(addr, len, chunks);
-    bool later = settings.visible_most && chance(3, 4);
+    bool later = settings.visible_most && (settings.visible_all || chance(3, 4));
     nic->landed += len;
     for (int i = 0; i < count; i++) {
-        if (!later || chance(1, 2)) {
+        if (!later || (!settings.visible_all && chance(1, 2))) {
             here[parts] = (struct iovec){data->bytes + chunks[i].at, chunks[i].len};
             there[parts++] = (struct iovec){(void *)(addr + chunks[i].at), chunks[i].len};
             continue;
@@ -211,7 +225,8 @@ static void put_down(struct nic *nic, struct qp *qp, struct mr *mr, struct messa
         *(nic->last ? &nic->last->next : &nic->first) = landing;
         nic->last = landing;
         pending_bytes += landing->len, landing_count++;
-        set_timer(&landing->timer, now() + (int64_t)below((uint64_t)settings.visible_most), landing_due);
+        int64_t delay = settings.visible_all ? settings.visible_most : (int64_t)below((uint64_t)settings.visible_most);
+        set_timer(&landing->timer, now() + delay, landing_due);
     }
     move(context, true, here, there, parts);
     while (pending_bytes > PENDING_MOST && nic->first) land(nic->first);
@@ -350,6 +365,7 @@ static void deliver(struct timer *timer) {
     if (!status) {
         for (uint32_t i = 0; i < wr->sges; at += there[i++].iov_len)
             here[i] = (struct iovec){wr->data->bytes + at, there[i].iov_len};
+        land_parts(wr->qp, there, wr->sges);
         uint32_t turn = (uint32_t)below(wr->sges); /* the parts in another order */
         move(wr->qp->base.context, true, here + turn, there + turn, wr->sges - turn);
         move(wr->qp->base.context, true, here, there, turn);
@@ -488,7 +504,8 @@ static void late_arrives(struct timer *timer) {
  * arrive in order, each when it will, and nothing of this QP is asked any more. */
 void send_late(struct qp *qp, uint64_t from) {
     struct nic *peer = peer_of(qp);
-    int64_t at = now() + (int64_t)below((uint64_t)settings.late_most), end = now() + settings.late_most;
+    int64_t end = now() + settings.late_most;
+    int64_t at = settings.late_all ? end : now() + (int64_t)below((uint64_t)settings.late_most);
     bool reads = false;
     if (!settings.late || !peer || !qp->nic->up || qp->blocked) return;
     for (uint64_t index = qp->reported; index < qp->posted; index++) {
@@ -500,13 +517,14 @@ void send_late(struct qp *qp, uint64_t from) {
             reads |= !writes;
             continue;
         }
-        if (((wr->flags & FV_SEND_FENCE) && reads) || chance(1, 8) || copied_bytes > COPIES_MOST) return;
+        if (((wr->flags & FV_SEND_FENCE) && reads) || copied_bytes > COPIES_MOST) return;
+        if (!settings.late_all && chance(1, 8)) return;
         if (wr->len > LARGEST || (writes && (wr->progress == WAITING || !wr->data) && gather(wr))) return;
         reads |= !writes;
         struct late *late = allocate(sizeof *late);
         late->message = message_of(wr);
         if (writes) late->data = wr->data, late->data->users++;
-        bool part = writes && late->message.packets > 1 && chance(1, 4);
+        bool part = writes && late->message.packets > 1 && !settings.late_all && chance(1, 4);
         if (part) {
             late->message.packets = 1 + (uint32_t)below(late->message.packets - 1);
             late->message.len = late->message.packets * mtu_bytes(late->message.mtu);
@@ -518,6 +536,8 @@ void send_late(struct qp *qp, uint64_t from) {
         if (part) return;
     }
 }
+
+size_t late_messages(void) { return late_count; }
 
 /* What is under way; held requests are not. */
 size_t in_flight(void) {

@@ -99,7 +99,8 @@ static int reg_mr(struct call *call) {
     snprintf(call->note, sizeof call->note, "pd=%u addr=0x%lx len=%lu access=0x%lx", (unsigned)arg[0], arg[1], arg[2],
              arg[4]);
     if (!pd || (access & ~known)) return EINVAL;
-    if ((access & (FV_ACCESS_REMOTE_WRITE | FV_ACCESS_REMOTE_ATOMIC)) && !(access & FV_ACCESS_LOCAL_WRITE)) return EINVAL;
+    if ((access & (FV_ACCESS_REMOTE_WRITE | FV_ACCESS_REMOTE_ATOMIC)) && !(access & FV_ACCESS_LOCAL_WRITE))
+        return EINVAL;
     if (arg[2] > nic->limits.max_mr_size || arg[3] + arg[2] < arg[2]) return EINVAL;
     if (nic->live[MR] >= nic->limits.max_mr) return ENOMEM;
     if (settings.memlock && pinned_by(context->pid) + arg[2] > settings.memlock) return ENOMEM;

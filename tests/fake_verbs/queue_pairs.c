@@ -133,7 +133,7 @@ static bool start_next(struct qp *qp) {
     struct wr *wr = *slot(qp, qp->next);
     if (qp->nic->held && qp->hold_epoch != qp->nic->hold_epoch) {
         qp->hold_epoch = qp->nic->hold_epoch;
-        qp->stalls = chance(1, 2);
+        qp->stalls = qp->nic->held_way == BY_CHANCE ? chance(1, 2) : qp->nic->held_way == STALLS;
     }
     if (qp->nic->held && qp->stalls) {
         /* What a process that is killed meanwhile had sent. */
@@ -316,7 +316,8 @@ static int modify_qp(struct call *call, struct qp *qp) {
     if ((mask & FV_QP_PORT) && attr.port_num != PORT) return EINVAL;
     if ((mask & FV_QP_PKEY_INDEX) && attr.pkey_index) return EINVAL;
     if ((mask & FV_QP_AV) && !address_fits(qp, &attr.ah_attr)) return EINVAL;
-    if ((mask & FV_QP_PATH_MTU) && (attr.path_mtu < FV_MTU_256 || attr.path_mtu > (int)qp->nic->limits.mtu)) return EINVAL;
+    if ((mask & FV_QP_PATH_MTU) && (attr.path_mtu < FV_MTU_256 || attr.path_mtu > (int)qp->nic->limits.mtu))
+        return EINVAL;
     if ((mask & FV_QP_MAX_DEST_RD_ATOMIC) && attr.max_dest_rd_atomic > qp->nic->limits.max_rd_atomic) return EINVAL;
     if ((mask & FV_QP_MAX_QP_RD_ATOMIC) && attr.max_rd_atomic > qp->nic->limits.max_rd_atomic) return EINVAL;
     if ((mask & FV_QP_TIMEOUT) && (attr.timeout > 31 || attr.retry_cnt > 7 || attr.rnr_retry > 7)) return EINVAL;

@@ -80,7 +80,8 @@ void write_tree(struct nic *nic) {
     snprintf(base, sizeof base, "%s/sys/class/infiniband/%s", folder, nic->name);
     const char *const parts[] = {"ports/1/gids", "ports/1/gid_attrs/types", "ports/1/gid_attrs/ndevs", "ports/1/pkeys",
                                  "device/net"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    bool device = nic->numa != NO_DEVICE; /* Soft-RoCE over a device of no bus has none */
+    for (size_t i = 0; i < sizeof parts / sizeof *parts - !device; i++) {
         snprintf(path, sizeof path, "%s/%s", base, parts[i]);
         make_folder(path);
     }
@@ -88,7 +89,7 @@ void write_tree(struct nic *nic) {
     make_folder(path);
     snprintf(path, sizeof path, "%s/device/net/%s", base, nic->ndev);
     snprintf(target, sizeof target, "../../../../net/%s", nic->ndev);
-    if (symlink(target, path) && errno != EEXIST) fprintf(stderr, "fabric: no link %s\n", path);
+    if (device && symlink(target, path) && errno != EEXIST) fprintf(stderr, "fabric: no link %s\n", path);
     snprintf(path, sizeof path, "%s/sys/class/infiniband_verbs/uverbs%u", folder, nic->index);
     make_folder(path);
     snprintf(path, sizeof path, "%s/sys/class/infiniband_verbs/uverbs%u/ibdev", folder, nic->index);
@@ -103,7 +104,7 @@ void write_tree(struct nic *nic) {
     put_file(path, "fake\n");
     snprintf(path, sizeof path, "%s/ports/1/pkeys/0", base);
     put_file(path, "0xffff\n");
-    if (nic->numa >= 0) {
+    if (device) {
         snprintf(path, sizeof path, "%s/device/numa_node", base);
         put_file(path, "%d\n", nic->numa);
     }

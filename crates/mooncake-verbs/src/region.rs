@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use mooncake_memory::ForeignRange;
+use mooncake_memory::{ForeignRange, PrivatePages};
 use mooncake_os::forked;
 
 use crate::abi::{ACCESS_LOCAL_WRITE, ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, IbvMr};
@@ -79,6 +79,13 @@ impl Region {
         };
         let handle = NonNull::new(handle).ok_or_else(|| context.refused("ibv_reg_mr"))?;
         Ok(Region { domain: domain.clone(), handle, range, _memory: memory })
+    }
+
+    /// Registers pages that are nothing but this region's memory from here on.
+    pub fn register_pages(domain: &Arc<Domain>, pages: PrivatePages, access: Access) -> Result<Region, VerbsError> {
+        // SAFETY: no reference to them is made any more, and the region keeps them.
+        let range = unsafe { ForeignRange::new(pages.as_ptr().expose_provenance(), pages.len()) };
+        Region::register(domain, range, access, Some(Arc::new(pages)))
     }
 
     /// What the device may touch.

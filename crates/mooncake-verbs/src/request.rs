@@ -124,6 +124,14 @@ impl Chain {
         self.requests.push(posted);
     }
 
+    /// Has the success of the last request told; true if it would not have been.
+    pub fn signal_last(&mut self) -> bool {
+        let Some(last) = self.requests.last_mut() else { return false };
+        let was_silent = last.send_flags & SEND_SIGNALED == 0;
+        last.send_flags |= SEND_SIGNALED;
+        was_silent
+    }
+
     /// Links all requests, once, and says where the first one is.
     pub(crate) fn link(&mut self) -> *mut IbvSendWr {
         let Chain { requests, pieces, bytes } = self;

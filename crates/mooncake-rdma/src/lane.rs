@@ -1,0 +1,519 @@
+//! Lanes: the queue pairs of one rail, with their queue of completions, used by one call at a time.
+//!
+//! The calling thread posts and polls. A call returns when the lane's queue pairs can touch none of its memory: all its
+//! requests have completed; or it was *drained*, which ends the lane. A write that was drained is *unsettled* in any
+//! case: its packets may still land until the peer has destroyed its end.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mooncake_memory::PrivatePages;
+use mooncake_net::{PollHistory, busy_poll};
+use mooncake_os::{Deadline, random_bytes};
+use mooncake_verbs::{
+    Access, Chain, CompletionQueue, Completions, Local, Operation, Piece, Region, Remote, Request, Status, VerbsError,
+    keep_from_children,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::nic::{CountedQueuePair, Nic, PeerEnd, soon};
+use crate::options::RdmaOptions;
+
+/// For how long a drain waits until the cards have flushed what was posted.
+const FLUSH_TIME: Duration = Duration::from_millis(100);
+
+/// And then, until its queue pairs are destroyed.
+const DESTROY_TIME: Duration = Duration::from_secs(1);
+
+/// A new rail that has not acknowledged a write of nothing by then does not work.
+const PROOF_TIME: Duration = Duration::from_millis(200);
+
+/// Bytes that one queue pair has under way at most: what other lanes of a call have to wait for, if it is slow.
+const AHEAD_BYTES_MAX: u64 = 4 << 20;
+
+/// Requests that one queue pair is given before the next one has its turn.
+const IN_A_ROW_MAX: usize = 4;
+
+/// Completions that are taken at a time.
+const POLLED_MAX: usize = 32;
+
+/// What a lane is asked to do: bytes between a piece of registered memory of this side and the peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// In which direction.
+    pub operation: Operation,
+    /// This side's end, and how many bytes.
+    pub local: Piece,
+    /// The peer's end.
+    pub remote: Remote,
+}
+
+/// The queue pairs of one rail, from one call to the next.
+pub struct Lane {
+    nic: Arc<Nic>,
+    pairs: Vec<Pair>,
+    queue: Arc<CompletionQueue>,
+    /// Where the READs that follow writes put what they read.
+    scratch: Region,
+    completions: Completions,
+    chain: Chain,
+    history: PollHistory,
+    is_spent: bool,
+}
+
+/// One queue pair, and how far it is.
+struct Pair {
+    /// None once it is being destroyed.
+    queue_pair: Option<Arc<CountedQueuePair>>,
+    number: u32,
+    psn: u32,
+    /// Requests.
+    posted: u64,
+    done: u64,
+    /// Of signalled requests: how many requests there were up to it, and bytes since the one before.
+    marks: VecDeque<(u64, u64)>,
+    /// Bytes of requests that have not completed.
+    ahead: u64,
+    /// Bytes since the last mark.
+    unmarked: u64,
+    /// The last byte that was written by the present call.
+    last_written: Option<Remote>,
+}
+
+/// Why a call was not carried out. Nothing touches its memory any more, unless it [is stuck](CarryError::is_stuck).
+#[derive(Debug, thiserror::Error)]
+#[error("{nic}: {reason}")]
+pub struct CarryError {
+    /// The card.
+    pub nic: String,
+    /// What happened.
+    pub reason: Reason,
+    /// Bytes of it may still land at the peer, until the peer says that its ends of this lane are gone.
+    pub is_unsettled: bool,
+    /// The card did not stop: it may touch the call's memory at any time, which must stay registered, and as it is.
+    pub is_stuck: bool,
+}
+
+/// What ended a call.
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    /// A request failed.
+    #[error("{0}")]
+    Failed(Status),
+    /// The library refused.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// No byte moved for so long.
+    #[error("no byte moved for {0:.1?}")]
+    Stalled(Duration),
+    /// The deadline.
+    #[error("not done in time")]
+    Expired,
+    /// The caller's hook.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Lane {
+    /// With new queue pairs, which are not connected.
+    pub fn new(nic: &Arc<Nic>) -> Result<Lane, VerbsError> {
+        Lane::with_queue_pairs(nic, nic.options().queue_pairs)
+    }
+
+    /// The same with so many of them.
+    pub fn with_queue_pairs(nic: &Arc<Nic>, count: usize) -> Result<Lane, VerbsError> {
+        let count = count.clamp(1, 64);
+        let RdmaOptions { send_depth, .. } = *nic.options();
+        let queue = CompletionQueue::new(nic.context(), send_depth.saturating_mul(count as u32))?;
+        let refused = |error: std::io::Error| VerbsError::Refused {
+            verb: "mmap",
+            device: nic.name().to_owned(),
+            errno: error.raw_os_error().unwrap_or(12),
+        };
+        let pages = PrivatePages::parts(1, 4_096).map_err(refused)?.pop().expect("one");
+        let scratch = Region::register_pages(nic.domain(), pages, Access { local_write: true, ..Access::default() })?;
+        let pairs = (0..count).map(|_| Pair::new(nic, &queue)).collect::<Result<Vec<Pair>, VerbsError>>()?;
+        keep_from_children();
+        Ok(Lane {
+            nic: nic.clone(),
+            pairs,
+            queue,
+            scratch,
+            completions: Completions::with_room(POLLED_MAX),
+            chain: Chain::new(),
+            history: PollHistory::new(),
+            is_spent: false,
+        })
+    }
+
+    /// Which card it is of.
+    pub fn nic(&self) -> &Arc<Nic> {
+        &self.nic
+    }
+
+    /// The numbers of its queue pairs, and of the first packets that they send.
+    pub fn ends(&self) -> Vec<(u32, u32)> {
+        self.pairs.iter().map(|pair| (pair.number, pair.psn)).collect()
+    }
+
+    /// Connects each queue pair to one of the peer's.
+    pub fn connect(&self, peer: &[PeerEnd]) -> Result<(), VerbsError> {
+        assert_eq!(peer.len(), self.pairs.len(), "as many ends on either side");
+        for (pair, end) in self.pairs.iter().zip(peer) {
+            pair.queue_pair().connect(&self.nic.connection(end, pair.psn))?;
+        }
+        Ok(())
+    }
+
+    /// Writes nothing by each queue pair: what answers is a rail that works.
+    pub fn prove(&mut self, deadline: &Deadline<'_>) -> Result<(), CarryError> {
+        for nth in 0..self.pairs.len() {
+            let nothing = Request {
+                id: 0,
+                operation: Operation::Write,
+                local: Local::Pieces(&[]),
+                remote: Remote { addr: 0, key: 0 },
+                fenced: false,
+                signaled: true,
+            };
+            self.push(nth, nothing, 0);
+            self.post(nth)?;
+        }
+        self.complete_all(&mut Watch::new(&deadline.within(PROOF_TIME), PROOF_TIME))
+    }
+
+    /// Whether it may be used by another call.
+    pub fn is_usable(&self) -> bool {
+        !self.is_spent && !self.nic.is_down()
+    }
+
+    /// Carries work out, in this thread: all of it, or an error. Writes are in the peer's memory then, for whoever looks
+    /// there: behind the last one of each queue pair a READ of its last byte has completed. `stall` is the longest time
+    /// in which no request completes.
+    pub fn carry(
+        &mut self,
+        work: &mut dyn Iterator<Item = Work>,
+        deadline: &Deadline<'_>,
+        stall: Duration,
+    ) -> Result<(), CarryError> {
+        assert!(!self.is_spent, "a lane that was drained is never used again");
+        for pair in &mut self.pairs {
+            pair.last_written = None;
+        }
+        let mut watch = Watch::new(deadline, stall);
+        let mut next = work.next();
+        while next.is_some() {
+            let mut pushed = false;
+            for nth in 0..self.pairs.len() {
+                for _ in 0..IN_A_ROW_MAX {
+                    let Some(work_now) = next.take_if(|_| self.pairs[nth].has_room()) else { break };
+                    self.push_work(nth, &work_now);
+                    pushed = true;
+                    next = work.next();
+                }
+                self.post(nth)?;
+            }
+            if !pushed {
+                self.wait(&mut watch)?;
+            }
+        }
+        self.read_last_bytes(&mut watch)?;
+        self.complete_all(&mut watch)
+    }
+
+    /// Behind the last write of each queue pair one READ of the last byte that it wrote.
+    fn read_last_bytes(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
+        for nth in 0..self.pairs.len() {
+            let Some(remote) = self.pairs[nth].last_written else { continue };
+            while self.pairs[nth].is_full() {
+                self.wait(watch)?;
+            }
+            let place = self.scratch.piece(8 * (nth % 512), 1).expect("a page");
+            let local = Local::Pieces(std::slice::from_ref(&place));
+            let read = Request { id: 0, operation: Operation::Read, local, remote, fenced: false, signaled: true };
+            self.push(nth, read, 0);
+            self.post(nth)?;
+        }
+        Ok(())
+    }
+
+    fn push_work(&mut self, nth: usize, work: &Work) {
+        let bytes = u64::from(work.local.bytes());
+        let pair = &mut self.pairs[nth];
+        if work.operation == Operation::Write && bytes > 0 {
+            pair.last_written = Some(Remote { addr: work.remote.addr + bytes - 1, key: work.remote.key });
+        }
+        // So that room comes back in good time: a queue pair's requests complete in their order.
+        let is_mark = pair.wants_mark(bytes);
+        let request = Request {
+            id: 0,
+            operation: work.operation,
+            local: Local::Pieces(std::slice::from_ref(&work.local)),
+            remote: work.remote,
+            fenced: false,
+            signaled: is_mark,
+        };
+        self.push(nth, request, bytes);
+    }
+
+    fn push(&mut self, nth: usize, request: Request<'_>, bytes: u64) {
+        let pair = &mut self.pairs[nth];
+        pair.posted += 1;
+        pair.ahead += bytes;
+        pair.unmarked += bytes;
+        if request.signaled {
+            pair.marks.push_back((pair.posted, std::mem::take(&mut pair.unmarked)));
+        }
+        let id = (nth as u64) << PAIR_SHIFT | (pair.posted & SEQUENCE_MASK);
+        self.chain.push(Request { id, ..request });
+    }
+
+    /// Posts what was pushed for a queue pair. The last of it is signalled.
+    fn post(&mut self, nth: usize) -> Result<(), CarryError> {
+        if self.chain.is_empty() {
+            return Ok(());
+        }
+        let pair = &mut self.pairs[nth];
+        if self.chain.signal_last() {
+            pair.marks.push_back((pair.posted, std::mem::take(&mut pair.unmarked)));
+        }
+        let count = self.chain.len() as u64;
+        match pair.queue_pair().post(&mut self.chain) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // What was not taken never completes.
+                pair.posted -= count - error.posted as u64;
+                let posted = pair.posted;
+                pair.marks.retain(|(at, _)| *at <= posted);
+                Err(self.end(Reason::Verbs(error.source)))
+            }
+        }
+    }
+
+    /// Waits until at least one request has completed.
+    fn wait(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
+        self.wait_for_one(watch).map_err(|reason| self.end(reason))
+    }
+
+    fn wait_for_one(&mut self, watch: &mut Watch<'_>) -> Result<(), Reason> {
+        watch.check_now_and_then()?;
+        if self.take_completions()? {
+            return watch.moved();
+        }
+        let history = std::mem::replace(&mut self.history, PollHistory::new());
+        let soon = busy_poll(&history, || match self.take_completions() {
+            Ok(false) => None,
+            done => Some(done),
+        });
+        self.history = history;
+        if let Some(done) = soon {
+            done?;
+            return watch.moved();
+        }
+        loop {
+            // One that completes behind the arming is told; one that has completed before it is found by this look.
+            self.queue.arm()?;
+            if self.take_completions()? {
+                return watch.moved();
+            }
+            watch.check()?;
+            let slice = Timespec { tv_sec: 0, tv_nsec: watch.slice().as_nanos().max(1) as i64 };
+            // Interrupted by a signal, or in vain: the next look tells.
+            let _ = poll(&mut [PollFd::from_borrowed_fd(self.queue.notices_fd(), PollFlags::IN)], Some(&slice));
+            self.queue.take_notices()?;
+        }
+    }
+
+    /// Takes what has completed; whether anything has.
+    fn take_completions(&mut self) -> Result<bool, Reason> {
+        let done = self.queue.poll(&mut self.completions)?;
+        let (mut moved, mut failed) = (false, None);
+        for completion in done {
+            let (nth, sequence) = (completion.id() >> PAIR_SHIFT, completion.id() & SEQUENCE_MASK);
+            let Some(pair) = self.pairs.get_mut(nth as usize) else { continue };
+            // A card in trouble may tell what was told before, or of requests that nobody made.
+            if pair.number != completion.queue_pair() || !pair.complete(sequence) {
+                continue;
+            }
+            moved = true;
+            // The others are flushed as a consequence.
+            let is_cause =
+                completion.status() != Status::SUCCESS && failed.is_none_or(|status: Status| status == Status::FLUSHED);
+            if is_cause {
+                failed = Some(completion.status());
+            }
+        }
+        match failed {
+            Some(status) if !self.is_spent => Err(Reason::Failed(status)),
+            _ => Ok(moved),
+        }
+    }
+
+    /// Waits until all that was posted has completed.
+    fn complete_all(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
+        while self.pairs.iter().any(|pair| pair.done < pair.posted) {
+            self.wait(watch)?;
+        }
+        Ok(())
+    }
+
+    /// The error of a call that ends here, after the drain.
+    fn end(&mut self, reason: Reason) -> CarryError {
+        let is_unsettled = self.pairs.iter().any(|pair| pair.last_written.is_some());
+        let is_stuck = !self.drain();
+        CarryError { nic: self.nic.name().to_owned(), reason, is_unsettled, is_stuck }
+    }
+
+    /// Ends the lane: on return its queue pairs touch no memory of this side any more; false if the card does not stop.
+    fn drain(&mut self) -> bool {
+        self.is_spent = true;
+        self.chain.clear();
+        let (began, mut is_flushed) = (Instant::now(), true);
+        let busy = self.pairs.iter().filter(|pair| pair.done < pair.posted);
+        let busy: Vec<Arc<CountedQueuePair>> = busy.filter_map(|pair| pair.queue_pair.clone()).collect();
+        if !busy.is_empty() {
+            let stopped = self.nic.run(&soon(FLUSH_TIME), move || busy.iter().try_for_each(|pair| pair.stop()));
+            is_flushed = matches!(stopped, Ok(Ok(())));
+            while is_flushed && self.pairs.iter().any(|pair| pair.done < pair.posted) {
+                is_flushed = began.elapsed() < FLUSH_TIME && self.take_completions().is_ok();
+                std::thread::yield_now();
+            }
+        }
+        let all: Vec<Arc<CountedQueuePair>> = self.pairs.iter_mut().filter_map(|pair| pair.queue_pair.take()).collect();
+        // What is flushed needs not be waited for.
+        let waits = if is_flushed { Duration::ZERO } else { DESTROY_TIME };
+        let destroyed = self.nic.run(&soon(waits), move || {
+            all.into_iter().filter_map(Arc::into_inner).try_for_each(|pair| {
+                pair.destroy().map_err(|(left, error)| {
+                    // It is tried again as it is dropped, and stays otherwise.
+                    drop(left);
+                    error
+                })
+            })
+        });
+        is_flushed || matches!(destroyed, Ok(Ok(())))
+    }
+}
+
+/// For how long a call may wait.
+struct Watch<'a> {
+    deadline: &'a Deadline<'a>,
+    stall: Duration,
+    /// When a request completed last.
+    moved: Instant,
+    /// When the caller's hook was asked last.
+    asked: Instant,
+}
+
+impl<'a> Watch<'a> {
+    fn new(deadline: &'a Deadline<'a>, stall: Duration) -> Watch<'a> {
+        let now = Instant::now();
+        Watch { deadline, stall, moved: now, asked: now }
+    }
+
+    fn moved(&mut self) -> Result<(), Reason> {
+        self.moved = Instant::now();
+        Ok(())
+    }
+
+    /// While requests complete all the time, too, the call ends in time.
+    fn check_now_and_then(&mut self) -> Result<(), Reason> {
+        if self.asked.elapsed() >= Deadline::SLICE { self.check() } else { Ok(()) }
+    }
+
+    fn check(&mut self) -> Result<(), Reason> {
+        self.asked = Instant::now();
+        if self.deadline.is_interrupted() {
+            return Err(Reason::Interrupted);
+        }
+        if self.deadline.has_passed() {
+            return Err(Reason::Expired);
+        }
+        if self.moved.elapsed() >= self.stall {
+            return Err(Reason::Stalled(self.stall));
+        }
+        Ok(())
+    }
+
+    fn slice(&self) -> Duration {
+        self.deadline.slice().min(self.stall.saturating_sub(self.moved.elapsed()))
+    }
+}
+
+/// Where in a request's number its queue pair stands.
+const PAIR_SHIFT: u32 = 48;
+const SEQUENCE_MASK: u64 = (1 << PAIR_SHIFT) - 1;
+
+impl Pair {
+    fn new(nic: &Arc<Nic>, queue: &Arc<CompletionQueue>) -> Result<Pair, VerbsError> {
+        let queue_pair = nic.queue_pair(queue)?;
+        let chance: [u8; 4] = random_bytes().unwrap_or_default();
+        Ok(Pair {
+            number: queue_pair.number(),
+            queue_pair: Some(Arc::new(queue_pair)),
+            psn: u32::from_le_bytes(chance) & 0x00ff_ffff,
+            posted: 0,
+            done: 0,
+            marks: VecDeque::new(),
+            ahead: 0,
+            unmarked: 0,
+            last_written: None,
+        })
+    }
+
+    fn queue_pair(&self) -> &CountedQueuePair {
+        self.queue_pair.as_ref().expect("there until the lane is drained")
+    }
+
+    fn depth(&self) -> u64 {
+        self.queue_pair().depth().into()
+    }
+
+    /// One place is kept for the READ behind writes.
+    fn has_room(&self) -> bool {
+        self.posted - self.done + 1 < self.depth() && self.ahead < AHEAD_BYTES_MAX
+    }
+
+    fn is_full(&self) -> bool {
+        self.posted - self.done >= self.depth()
+    }
+
+    fn wants_mark(&self, bytes: u64) -> bool {
+        let since = self.posted - self.marks.back().map_or(self.done, |(at, _)| *at);
+        self.unmarked + bytes >= AHEAD_BYTES_MAX / 4 || since + 1 >= self.depth() / 4
+    }
+
+    /// Notes that the request of that number has ended, and with it all before it; false if that is no news.
+    fn complete(&mut self, sequence: u64) -> bool {
+        if sequence <= self.done || sequence > self.posted {
+            return false;
+        }
+        self.done = sequence;
+        while self.marks.front().is_some_and(|(at, _)| *at <= sequence) {
+            let (_, bytes) = self.marks.pop_front().expect("looked at");
+            self.ahead -= bytes.min(self.ahead);
+        }
+        true
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if mooncake_os::forked() || self.pairs.iter().all(|pair| pair.queue_pair.is_none()) {
+            return;
+        }
+        // Nothing is under way but where a call unwinds.
+        if !self.drain() {
+            tracing::error!(nic = self.nic.name(), "a card does not stop; memory of a call that panicked may change");
+        }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<u32> = self.pairs.iter().map(|pair| pair.number).collect();
+        f.debug_struct("Lane").field("nic", &self.nic.name()).field("queue_pairs", &numbers).finish()
+    }
+}

@@ -1,0 +1,18 @@
+//! RDMA between processes: network cards, memory that they know, and lanes between two of them.
+//!
+//! `mooncake-verbs` has the calls of the library; what is decided stands here, for the store and for the transfer
+//! engine. The rule of it all: *a call returns when its queue pairs can touch none of its memory*, and a write that
+//! failed is over when its end at the peer is destroyed.
+#![forbid(unsafe_code)]
+
+mod gid_choice;
+mod lane;
+mod nic;
+mod options;
+mod worker;
+
+pub use gid_choice::Candidate;
+pub use lane::{CarryError, Lane, Reason, Work};
+pub use nic::{Nic, NicError, PeerEnd};
+pub use options::RdmaOptions;
+pub use worker::WorkerError;

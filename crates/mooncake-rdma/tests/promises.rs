@@ -1,0 +1,4 @@
+//! What lanes promise, over fake verbs.
+
+mod lanes;
+mod support;
