@@ -41,6 +41,8 @@ static const char *const event_names[] = {
     "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
     "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL"};
 
+const char *event_name(int event) { return event_names[event]; }
+
 /* -------------------------------------------------------------------- faults */
 
 static struct rule *match(bool hang, enum verb verb, int state, uint32_t nic) {
@@ -499,16 +501,18 @@ static void obey(struct controller *from, char *line) {
         const char *(*run)(struct command *);
     } table[] = {
         {"calm", do_mood}, {"nasty", do_mood}, {"order", do_flag}, {"reorder", do_flag}, {"reuse", do_flag},
-        {"stale", do_flag}, {"late", do_flag}, {"mapping", do_flag}, {"visible", do_number},
-        {"tear", do_number}, {"seed", do_number}, {"read_delay", do_number}, {"retry", do_number}, {"memlock", do_number}, {"rate", do_speed},
-        {"latency", do_speed}, {"fork", do_fork}, {"limit", do_limit}, {"gid", do_gid}, {"hold", do_hold},
-        {"release", do_hold}, {"fail", do_rule}, {"hang", do_rule}, {"unhang", do_unhang}, {"link", do_link},
-        {"event", do_event}, {"qp", do_qp}, {"ghost", do_ghost}, {"log", do_log}, {"count", do_count},
-        {"bytes", do_bytes}, {"qps", do_qps}, {"land", do_land}, {"quiet", do_quiet}, {"ping", ok}, {"quit", do_quit}};
+        {"stale", do_flag}, {"late", do_flag}, {"mapping", do_flag}, {"visible", do_number}, {"tear", do_number},
+        {"seed", do_number}, {"read_delay", do_number}, {"retry", do_number}, {"memlock", do_number},
+        {"rate", do_speed}, {"latency", do_speed}, {"fork", do_fork}, {"limit", do_limit}, {"gid", do_gid},
+        {"hold", do_hold}, {"release", do_hold}, {"fail", do_rule}, {"hang", do_rule}, {"unhang", do_unhang},
+        {"link", do_link}, {"event", do_event}, {"qp", do_qp}, {"ghost", do_ghost}, {"log", do_log},
+        {"count", do_count}, {"bytes", do_bytes}, {"qps", do_qps}, {"land", do_land}, {"quiet", do_quiet},
+        {"ping", ok}, {"quit", do_quit}};
     struct command command = {.from = from};
     char *rest = NULL;
     char *word = strtok_r(line, " \t\r", &rest);
-    for (; word && command.count < WORDS - 1; word = strtok_r(NULL, " \t\r", &rest)) command.word[command.count++] = word;
+    for (; word && command.count < WORDS - 1; word = strtok_r(NULL, " \t\r", &rest))
+        command.word[command.count++] = word;
     if (!command.count) return;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, command.word[0])) {

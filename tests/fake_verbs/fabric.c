@@ -44,8 +44,8 @@
  *   fail VERB ERRNO [COUNT] [NIC]   its next calls (1; 0: all) fail; `fail VERB off`, `fail off` take that back
  *   hang VERB [COUNT] [NIC]    its next calls (0, at first: all) are not answered until `unhang VERB` or `unhang all`
  *   link NIC up|down           down: nothing passes; the port's state changes and its event is raised
- *   event NIC NAME [NUMBER]    raises PORT_ERR, DEVICE_FATAL and the others, of port 1, or of a QP number or a CQ handle
- *                              (0: all); says how many
+ *   event NIC NAME [NUMBER]    raises PORT_ERR, DEVICE_FATAL and the others, of port 1, or of a QP number or a CQ
+ *                              handle (0: all); says how many
  *   qp NIC QPN err             moves a QP to ERR, as a fault of the NIC would, without an event
  *   ghost NIC WR_ID STATUS [QPN]   a completion in the next CQ of that NIC that is polled
  *
@@ -188,7 +188,7 @@ void logged(const char *format, ...) {
 void send_event(struct context *context, int event, uint64_t element) {
     uint64_t words[2] = {(uint64_t)event, element};
     if (write(context->async_write, words, sizeof words) != sizeof words)
-        logged("%s lost_event event=%d", context->nic->name, event);
+        logged("%s lost_event event=%s", context->nic->name, event_name(event));
 }
 
 /* ----------------------------------------------------------------- contexts */

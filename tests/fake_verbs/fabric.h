@@ -280,6 +280,7 @@ void clear_wr(struct wr *wr);
 void start(struct wr *wr);
 void send_late(struct qp *qp, uint64_t from);
 void snapshot(struct wr *wr);
+void spill(struct wr *wr);
 void land_qp(struct qp *qp);
 void land_mr(struct mr *mr);
 void drop_landings(struct context *context);
@@ -298,6 +299,7 @@ int refused(enum verb verb, int state, uint32_t nic); /* an error that a test wa
 bool hangs(enum verb verb, int state, uint32_t nic);
 bool poll_is_watched(uint32_t nic);
 void log_line(const char *line);
+const char *event_name(int event);
 
 /* ----------------------------------------------------------------- fabric.c */
 

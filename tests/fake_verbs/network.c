@@ -374,6 +374,21 @@ static void deliver(struct timer *timer) {
     finish(wr, status);
 }
 
+/* A READ that is given up may have brought a part of its bytes before. */
+void spill(struct wr *wr) {
+    struct iovec here[SGE_MOST], there[SGE_MOST];
+    if (wr->opcode != FV_WR_RDMA_READ || wr->progress != FLYING || !wr->data || wr->chunks_left) return;
+    if (!settings.order || local_parts(wr, true, there)) return;
+    land_parts(wr->qp, there, wr->sges);
+    size_t at = 0;
+    for (uint32_t i = 0; i < wr->sges; i++) {
+        here[i].iov_base = wr->data->bytes + at;
+        at += there[i].iov_len;
+        here[i].iov_len = there[i].iov_len = (size_t)below(there[i].iov_len + 1);
+    }
+    move(wr->qp->base.context, true, here, there, wr->sges);
+}
+
 /* Takes the bytes of a READ out of the responder's memory, in one go or in two. */
 static void take(struct timer *timer) {
     struct wr *wr = OF(struct wr, timer, timer);

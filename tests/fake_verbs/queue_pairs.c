@@ -89,6 +89,7 @@ void fail_qp(struct qp *qp, uint64_t from) {
     if (sends) send_late(qp, from);
     for (uint64_t index = from; index < qp->posted; index++) {
         struct wr *wr = *slot(qp, index);
+        spill(wr);
         clear_wr(wr);
         wr->progress = DONE, wr->status = FV_WC_WR_FLUSH_ERR;
     }
@@ -156,7 +157,7 @@ bool run_some(void) {
         fail_qp(qp, qp->reported);
         qp->async_sent++;
         send_event(qp->base.context, event, qp->cookie);
-        logged("%s qp_failed qp=0x%x event=%d", qp->nic->name, qp->qpn, event);
+        logged("%s qp_failed qp=0x%x event=%s", qp->nic->name, qp->qpn, event_name(event));
     }
     if (!start_next(qp)) take_turn(qp);
     return true;
@@ -243,6 +244,7 @@ static int create_qp(struct call *call) {
 
 static void forget_requests(struct qp *qp) {
     for (uint64_t index = qp->reported; index < qp->posted; index++) {
+        spill(*slot(qp, index));
         free_wr(*slot(qp, index));
         *slot(qp, index) = NULL;
     }

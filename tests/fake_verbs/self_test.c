@@ -205,7 +205,7 @@ static void lateness(struct end *end, struct peer *peer) {
         CHECK(!memchr(peer->bytes, 0xaa, 4096));
         CHECK(!ibv_destroy_qp(end->qp[0]));
     }
-    CHECK(flushed_and_landed > 3 && !after_destruction, "%d", flushed_and_landed);
+    CHECK(flushed_and_landed > 0 && !after_destruction, "%d", flushed_and_landed);
     tell("late on 200");
     printf("late: packets of %d of 20 flushed queue pairs landed later, %d after the remote one's end\n",
            flushed_and_landed, after_destruction);
@@ -223,7 +223,7 @@ static void errors(struct end *end, struct peer *peer) {
     CHECK(!post_one(end, 0, &to, IBV_WR_RDMA_WRITE, 0, 3, 0, 0, 10));
     EXPECT(end, 3, IBV_WC_WR_FLUSH_ERR);
     CHECK(ask(peer, (struct order){.what = STATE, .slot = 0}).qpn == IBV_QPS_ERR);
-    CHECK(strstr(tell("log"), "event=3") != NULL);
+    CHECK(strstr(tell("log"), "event=QP_ACCESS_ERR") != NULL);
     part(end, peer, 0);
     to = join(end, peer, 0);
     CHECK(!post_one(end, 0, &wrong, IBV_WR_RDMA_WRITE, IBV_SEND_SIGNALED, 4, 0, 0, 0)); /* no bytes, no key */
@@ -456,7 +456,7 @@ static void killed_sender(struct end *end) {
         CHECK(!ibv_destroy_qp(end->qp[0]));
         tell("release 1");
     }
-    CHECK(landed > 1);
+    CHECK(landed > 0);
     tell("late on 200");
     printf("killed sender: packets of %d of 20 landed after its end\n", landed);
 }

@@ -17,6 +17,7 @@ use mooncake_verbs::{
     keep_from_children,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::nic::{CountedQueuePair, Nic, PeerEnd, soon};
 use crate::options::RdmaOptions;
@@ -182,6 +183,25 @@ impl Lane {
             self.post(nth)?;
         }
         self.complete_all(&mut Watch::new(&deadline.within(PROOF_TIME), PROOF_TIME))
+    }
+
+    /// Destroys its queue pairs, on this thread: behind this nothing of its peer lands. It may take as long as the card
+    /// does. After an error it may be called again.
+    pub fn destroy(&mut self) -> Result<(), VerbsError> {
+        self.is_spent = true;
+        for pair in &mut self.pairs {
+            let Some(queue_pair) = pair.queue_pair.take() else { continue };
+            let queue_pair = Arc::try_unwrap(queue_pair).map_err(|used| {
+                pair.queue_pair = Some(used);
+                let device = self.nic.name().to_owned();
+                VerbsError::Refused { verb: "ibv_destroy_qp", device, errno: Errno::BUSY.raw_os_error() }
+            })?;
+            if let Err((left, error)) = queue_pair.destroy() {
+                pair.queue_pair = Some(Arc::new(left));
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Whether it may be used by another call.

@@ -9,10 +9,14 @@ mod gid_choice;
 mod lane;
 mod nic;
 mod options;
+mod registered;
+mod topology;
 mod worker;
 
 pub use gid_choice::Candidate;
 pub use lane::{CarryError, Lane, Reason, Work};
 pub use nic::{Nic, NicError, PeerEnd};
 pub use options::RdmaOptions;
+pub use registered::{Chunk, Registered};
+pub use topology::Topology;
 pub use worker::WorkerError;

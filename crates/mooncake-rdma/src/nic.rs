@@ -222,6 +222,11 @@ impl Nic {
         self.worker.run(deadline, call)
     }
 
+    /// The same for a job that nobody waits for.
+    pub fn give(&self, job: impl FnOnce() + Send + 'static) -> Result<(), WorkerError> {
+        self.worker.give(Box::new(job))
+    }
+
     /// A queue pair with its completions in a queue of this card.
     pub(crate) fn queue_pair(self: &Arc<Nic>, queue: &Arc<CompletionQueue>) -> Result<CountedQueuePair, VerbsError> {
         let RdmaOptions { send_depth, inline_bytes, .. } = self.options;

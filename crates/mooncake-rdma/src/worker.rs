@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use mooncake_os::{Deadline, WaitError, forked, thread};
 use parking_lot::Mutex;
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs one after the other, in the order in which they were given. A job whose caller has left runs all the same,
 /// and what it holds is dropped by this thread: to drop a queue pair may hang as to destroy it may. It ends when it is
@@ -43,6 +43,19 @@ impl Worker {
         Ok(Worker { jobs: Mutex::new(jobs) })
     }
 
+    /// Gives it a job that nobody waits for.
+    pub fn give(&self, job: Job) -> Result<(), WorkerError> {
+        if forked() {
+            std::mem::forget(job);
+            return Err(WorkerError::Gone);
+        }
+        self.jobs.lock().send(job).map_err(|left| {
+            // No thread is there to drop what it holds, and the caller must not hang.
+            std::mem::forget(left);
+            WorkerError::Gone
+        })
+    }
+
     /// Gives it a job, and waits for its result until then.
     pub fn run<T: Send + 'static>(
         &self,
@@ -50,16 +63,7 @@ impl Worker {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WorkerError> {
         let (tell, told) = channel();
-        let job: Job = Box::new(move || drop(tell.send(job())));
-        if forked() {
-            std::mem::forget(job);
-            return Err(WorkerError::Gone);
-        }
-        if let Err(left) = self.jobs.lock().send(job) {
-            // No thread is there to drop what it holds, and the caller must not hang.
-            std::mem::forget(left);
-            return Err(WorkerError::Gone);
-        }
+        self.give(Box::new(move || drop(tell.send(job()))))?;
         loop {
             match told.recv_timeout(deadline.slice()) {
                 Ok(result) => return Ok(result),

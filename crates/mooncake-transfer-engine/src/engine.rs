@@ -1,7 +1,7 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::request::{PeerId, Request, total};
@@ -21,7 +21,7 @@ use crate::memory::mappable::Mappable;
 use crate::metadata::publisher::Publisher;
 use crate::metadata::{EngineDirectory, HttpMetadata, Metadata};
 use crate::notify::{Inbox, Notify};
-use crate::options::{EngineOptions, blocking_pool};
+use crate::options::{EngineOptions, Protocol, blocking_pool};
 use crate::peers::calls::Calls;
 use crate::peers::initiator::Initiator;
 use crate::peers::links::Links;
@@ -35,6 +35,7 @@ use crate::server::listen::{self, Listeners};
 use crate::server::{Ports, Server, ServerContext};
 use crate::transport::Transports;
 use crate::transport::context::Context;
+use crate::transport::rdma::Rdma;
 use crate::transport::same_host::SameHost;
 use crate::transport::tcp::Tcp;
 
@@ -166,15 +167,17 @@ impl Engine {
         };
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
-        options.warn_missing_protocols();
-        let transports: Transports =
-            Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port))]);
+        let same_host = Arc::new(SameHost::new(unix, mappable.clone()));
+        let rdma = open_rdma(&options).map(|rdma| Arc::new(rdma) as _);
+        let tcp = Arc::new(Tcp::new(data_port));
+        let transports: Transports = [same_host as _].into_iter().chain(rdma).chain([tcp as _]).collect();
         let topology = Mutex::new(options.topology.clone());
         let context = Context {
             buffers: Buffers::new(transports.iter().map(|transport| transport.clone() as _).collect()),
             blocking_pool,
             secret: Box::new(secret),
             own_process: PeerProcess::myself().map_err(|error| EngineError::Memory(error.to_string()))?,
+            directory: OnceLock::new(),
             options,
         };
         let node = Arc::new(LocalNode {
@@ -187,6 +190,8 @@ impl Engine {
             described: Mutex::default(),
             directory,
         });
+        let asks: Weak<LocalNode> = Arc::downgrade(&node);
+        node.context.directory.get_or_init(|| asks);
         let links = Arc::<Links>::default();
         let housekeeping = {
             let (transports, links) = (node.transports.clone(), links.clone());
@@ -374,7 +379,7 @@ impl Engine {
         }
         let deadline = Deadline { interrupted, ..self.initiator.deadline(0) };
         let peer = self.initiator.meet(name, &deadline)?;
-        Ok(peer.link().document.buffers.first().map(|buffer| buffer.addr))
+        Ok(peer.link().document.first_buffer())
     }
 
     /// Whether an engine answers under that name.
@@ -572,6 +577,25 @@ impl Engine {
     fn publish(&self, interrupted: &(dyn Fn() -> bool + Sync)) -> Result<(), EngineError> {
         let Some(publisher) = &self.publisher else { return Ok(()) };
         publisher.publish(self.initiator.node.context.buffers.len(), &Deadline::after(SERVICE_TIMEOUT, interrupted))
+    }
+}
+
+/// The cards that there are, where RDMA may be used. Where it was asked for and cannot be, one line says why.
+fn open_rdma(options: &EngineOptions) -> Option<Rdma> {
+    let is_asked_for = options.protocols.contains(&Protocol::Rdma);
+    if options.force_tcp || !(is_asked_for || options.protocols.is_empty()) {
+        return None;
+    }
+    match Rdma::open(options.topology.as_ref(), &options.rdma) {
+        Ok(rdma) => Some(rdma),
+        Err(reason) if is_asked_for => {
+            tracing::warn!(protocol = "rdma", instead = "tcp", reason, "a protocol that was asked for is not there");
+            None
+        }
+        Err(reason) => {
+            tracing::debug!(reason, "no RDMA");
+            None
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 use mooncake_net::join_host_port;
 use mooncake_test_support::FuzzTarget;
 
+use mooncake_rdma::Topology;
+
 use crate::metadata::read_rpc_meta;
 use crate::protocol::handshake::{Message, NotifyBody, missing};
 use crate::protocol::peer_name;
@@ -15,7 +17,6 @@ use crate::protocol::same_host::{
 use crate::protocol::segment_document::SegmentDocument;
 use crate::protocol::tcp::{Frame, HEADER_LEN, STATUS_LEN, Status};
 use crate::shared_segment::Ticket;
-use crate::topology::Topology;
 
 /// All of them.
 pub const FUZZ_TARGETS: [FuzzTarget; 8] = [

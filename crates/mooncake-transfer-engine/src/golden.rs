@@ -22,7 +22,7 @@ use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody};
 use crate::protocol::same_host::{
     self, Answer, BlockBounds, Bounds, Hello, HelloReply, Piece, REPLY_HELLO_LEN, REQUEST_LEN, Secret, Welcome, Wish,
 };
-use crate::protocol::segment_document::{BufferDescriptor, Ours, Protocols, SegmentDocument};
+use crate::protocol::segment_document::{BufferDescriptor, DeviceDescriptor, Ours, Protocols, SegmentDocument};
 use crate::protocol::tcp::{Frame, Header, Status};
 use crate::request::Opcode;
 use crate::shared_segment::{SharedSegment, Ticket};
@@ -116,8 +116,21 @@ fn handshakes_and_documents_are_what_they_were() {
     }
     golden.text("notify", json);
 
-    let ours = Ours { id: "00112233445566778899aabbccddeeff".into(), boot: "boot".into(), unix: "unix".into() };
-    let buffers = (1..3).map(|n| BufferDescriptor { name: "cpu:0".into(), addr: n << 40, length: n << 33 }).collect();
+    let ours = Ours {
+        id: "00112233445566778899aabbccddeeff".into(),
+        boot: "boot".into(),
+        unix: "unix".into(),
+        ..Ours::default()
+    };
+    let buffers = (1..3)
+        .map(|n| BufferDescriptor {
+            name: "cpu:0".into(),
+            addr: n << 40,
+            length: n << 33,
+            rkey: Vec::new(),
+            lkey: Vec::new(),
+        })
+        .collect();
     let full = SegmentDocument {
         name: "10.0.0.1:15001".into(),
         protocol: Protocols::One("tcp".into()),
@@ -126,7 +139,25 @@ fn handshakes_and_documents_are_what_they_were() {
         tcp_proto_version: 2,
         timestamp: "2026-01-01 00:00:00.000000".into(),
         buffers,
-        ours: Some(ours),
+        devices: Vec::new(),
+        priority_matrix: None,
+        ours: Some(ours.clone()),
+    };
+    let device = |n: u16| DeviceDescriptor { name: format!("mlx5_{n}"), lid: n, gid: "00:".repeat(15) + "01" };
+    let of_two_cards = BufferDescriptor {
+        name: "cpu:0".into(),
+        addr: 1 << 40,
+        length: 4096,
+        rkey: vec![1, u32::MAX],
+        lkey: vec![0, 0],
+    };
+    let rdma = SegmentDocument {
+        protocol: Protocols::One("rdma".into()),
+        buffers: vec![of_two_cards],
+        devices: vec![device(0), device(1)],
+        priority_matrix: Some(serde_json::json!({ "cpu:0": [["mlx5_0"], ["mlx5_1"]] })),
+        ours: Some(Ours { tcp: true, tcp_only: vec![(1 << 41, 64)], ..ours }),
+        ..full.clone()
     };
     let several = Protocols::Several(vec!["tcp".into(), "rdma".into()]);
     let bare = SegmentDocument {
@@ -137,11 +168,12 @@ fn handshakes_and_documents_are_what_they_were() {
         tcp_proto_version: 1,
         timestamp: String::new(),
         buffers: vec![],
+        devices: Vec::new(),
+        priority_matrix: None,
         ours: None,
     };
-    for (name, document) in
-        [("full", full), ("bare", bare.clone()), ("several", SegmentDocument { protocol: several, ..bare })]
-    {
+    let several = SegmentDocument { protocol: several, ..bare.clone() };
+    for (name, document) in [("full", full), ("bare", bare), ("several", several), ("rdma", rdma)] {
         let json = document.encode();
         assert_eq!(SegmentDocument::decode("a peer", json.as_bytes()).unwrap(), document);
         golden.text(format!("segment.{name}"), json);

@@ -55,7 +55,6 @@ mod protocol;
 mod request;
 mod server;
 mod shared_segment;
-mod topology;
 mod transport;
 
 pub use batch::{BatchId, Status, TaskStatus};
@@ -63,8 +62,8 @@ pub use engine::{Engine, Registered};
 pub use error::EngineError;
 pub use link_report::LinkReport;
 pub use metadata::{HttpMetadata, Metadata};
+pub use mooncake_rdma::Topology;
 pub use notify::Notify;
 pub use options::{EngineOptions, Protocol};
 pub use request::{Opcode, PeerId, Request};
 pub use shared_segment::SharedSegment;
-pub use topology::Topology;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mooncake_os::forked;
+use mooncake_rdma::Topology;
 
 use crate::engine::Engine;
 use crate::peers::peer::Peer;
-use crate::topology::Topology;
 
 /// How bytes go to a peer, and what has gone.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mooncake_os::{Deadline, hex};
+use mooncake_rdma::Topology;
 use parking_lot::Mutex;
 
 use crate::error::EngineError;
@@ -14,9 +15,8 @@ use crate::protocol::handshake::{self, Kind, Message};
 use crate::protocol::ids::EngineId;
 use crate::protocol::peer_name;
 use crate::protocol::segment_document::{self, Ours, Protocols, SegmentDocument};
-use crate::topology::Topology;
-use crate::transport::Transports;
 use crate::transport::context::Context;
+use crate::transport::{Directory, Transports};
 
 /// One engine: its memory and transports, what it says of itself, and how it looks peers up.
 pub(crate) struct LocalNode {
@@ -30,31 +30,47 @@ pub(crate) struct LocalNode {
     /// The metadata service, if there is one.
     pub directory: Option<Arc<EngineDirectory>>,
     /// The message with the segment document, and the state of the buffers that it was made at.
-    pub described: Mutex<Option<(u64, Arc<[u8]>)>>,
+    pub described: Mutex<Described>,
+}
+
+/// In which form an engine describes itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// With all that it has.
+    Whole,
+    /// As if it had TCP alone: for peers that can be reached by nothing else, and that read one protocol only.
+    Tcp,
+}
+
+/// The messages with the segment document, by their form, and the state of the buffers that they were made at.
+#[derive(Default)]
+pub(crate) struct Described {
+    state: u64,
+    messages: [Option<Arc<[u8]>>; 2],
 }
 
 impl LocalNode {
     /// The segment document.
     pub fn describe(&self) -> String {
-        self.describe_with(&self.context.buffers.lent())
+        self.describe_with(&self.context.buffers.lent(), Form::Whole)
     }
 
-    /// The message with the segment document. All peers that ask for it share one.
-    pub fn description(&self) -> Arc<[u8]> {
+    /// The message with the segment document. All peers that ask for a form share one.
+    pub fn description(&self, form: Form) -> Arc<[u8]> {
         // Read first: after a change meanwhile the next call makes the message anew.
         let state = self.context.buffers.changes();
         let mut described = self.described.lock();
-        match &*described {
-            Some((then, message)) if *then == state => message.clone(),
-            _ => {
-                let message: Arc<[u8]> = Message::new(Kind::Metadata, self.describe()).encode().into();
-                *described = Some((state, message.clone()));
-                message
-            }
+        if described.state != state {
+            *described = Described { state, ..Described::default() };
         }
+        let make = || {
+            let json = self.describe_with(&self.context.buffers.lent(), form);
+            Message::new(Kind::Metadata, json).encode().into()
+        };
+        described.messages[form as usize].get_or_insert_with(make).clone()
     }
 
-    fn describe_with(&self, lent: &[Arc<Buffer>]) -> String {
+    fn describe_with(&self, lent: &[Arc<Buffer>], form: Form) -> String {
         let mut document = SegmentDocument {
             name: self.name.clone(),
             protocol: Protocols::NONE,
@@ -63,9 +79,12 @@ impl LocalNode {
             tcp_proto_version: 1,
             timestamp: segment_document::timestamp(),
             buffers: Vec::new(),
-            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
+            devices: Vec::new(),
+            priority_matrix: None,
+            ours: Some(Ours { id: hex(&self.id), ..Ours::default() }),
         };
-        self.transports.iter().for_each(|transport| transport.describe(lent, &mut document));
+        let told = self.transports.iter().filter(|transport| form == Form::Whole || !transport.answers_connections());
+        told.for_each(|transport| transport.describe(lent, &mut document));
         document.encode()
     }
 
@@ -96,11 +115,27 @@ impl LocalNode {
             Some(directory) => directory.segment(name, deadline)?.into_bytes(),
             None => {
                 // Without buffers: a peer does not read in the question what the asker lends.
-                let ask = Message::new(Kind::Metadata, self.describe_with(&[]));
+                let ask = Message::new(Kind::Metadata, self.describe_with(&[], Form::Whole));
                 let (connect, longest) = (self.context.options.connect_timeout, segment_document::DOCUMENT_BYTES_MAX);
                 handshake::ask(name, &addresses, &ask, connect, deadline, longest)?
             }
         };
         Ok((SegmentDocument::decode(name, &json)?, host))
+    }
+}
+
+impl Directory for LocalNode {
+    fn own_name(&self) -> &str {
+        &self.name
+    }
+
+    fn document(&self, peer: &str, deadline: &Deadline<'_>) -> Result<SegmentDocument, EngineError> {
+        self.document_of(peer, deadline).map(|(document, _)| document)
+    }
+
+    fn ask_to_connect(&self, peer: &str, json: String, deadline: &Deadline<'_>) -> Result<Vec<u8>, EngineError> {
+        let (_, addresses) = self.handshake_at(peer, deadline)?;
+        let (connect, longest) = (self.context.options.connect_timeout, self.context.options.handshake_max);
+        handshake::ask(peer, &addresses, &Message::new(Kind::Connection, json), connect, deadline, longest)
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Once;
 use std::time::Duration;
 
 use mooncake_os::BlockingPool;
+use mooncake_rdma::{RdmaOptions, Topology};
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
 
 use crate::error::EngineError;
 use crate::protocol::peer_name;
-use crate::topology::Topology;
 
 /// Most threads of an engine at a time that ask resolvers and metadata services. One more call waits for one of them.
 const BLOCKING_THREADS_MAX: usize = 16;
@@ -20,7 +20,7 @@ const BLOCKING_THREADS_MAX: usize = 16;
 pub enum Protocol {
     /// `tcp`.
     Tcp,
-    /// `rdma`. This version has no transport for it.
+    /// `rdma`.
     Rdma,
 }
 
@@ -31,7 +31,7 @@ impl Protocol {
             "" => Ok(Vec::new()),
             "tcp" => Ok(vec![Protocol::Tcp]),
             "rdma" => Ok(vec![Protocol::Rdma]),
-            _ => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp"))),
+            _ => Err(EngineError::InvalidArgument(format!("protocol {protocol:?}: this version has tcp and rdma"))),
         }
     }
 }
@@ -58,6 +58,10 @@ pub struct EngineOptions {
     /// is not there is warned of, and [`Protocol::Tcp`] taken. Copies within the host use no network:
     /// [`EngineOptions::same_host`].
     pub protocols: Vec<Protocol>,
+    /// No RDMA, whatever the protocols are.
+    pub force_tcp: bool,
+    /// How RDMA devices are used.
+    pub rdma: RdmaOptions,
     /// Copies between processes of one host are used where they work.
     pub same_host: bool,
     /// A transfer takes at most so long, and a nanosecond for each byte more.
@@ -88,6 +92,8 @@ impl Default for EngineOptions {
             port_of_name: None,
             topology: None,
             protocols: Vec::new(),
+            force_tcp: false,
+            rdma: RdmaOptions::default(),
             same_host: true,
             transfer_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
@@ -169,15 +175,6 @@ impl EngineOptions {
             let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
             environment::remarks(Reader::Engine, variables).iter().for_each(|remark| tracing::warn!("{remark}"));
         });
-    }
-
-    pub(crate) fn warn_missing_protocols(&self) {
-        if self.protocols.contains(&Protocol::Rdma) {
-            let discovered = || Topology::discover(&[]);
-            let has_devices = !self.topology.clone().unwrap_or_else(discovered).devices().is_empty();
-            let reason = if has_devices { "this version uses no RDMA device" } else { "there is no RDMA device" };
-            tracing::warn!(protocol = "rdma", instead = "tcp", reason, "a protocol that was asked for is not there");
-        }
     }
 
     /// What peers are told to reach an engine by whose name has this host; none if that takes a look at the metadata

@@ -21,6 +21,7 @@ mod peers_that_misbehave;
 mod protocols_are_honoured;
 mod pulls_within_the_host;
 mod shared_segments;
+mod transfers_by_rdma;
 mod waits_for_a_service;
 mod where_an_engine_listens;
 mod writes_that_were_given_up;

@@ -17,7 +17,7 @@ use mooncake_os::Deadline;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::EngineError;
-use crate::memory::mappers::ActiveAccess;
+use crate::memory::active_access::ActiveAccess;
 use crate::request::Request;
 
 /// Is told of memory as it comes and goes.
@@ -30,7 +30,7 @@ pub(crate) trait MemoryObserver: Send + Sync {
 
     /// Unregisters buffers. On return no peer starts a new access. Returns the accesses still active; the caller waits
     /// for them before it reports the memory free.
-    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+    fn unregister(&self, _buffers: &[Arc<Buffer>]) -> Vec<Arc<dyn ActiveAccess>> {
         Vec::new()
     }
 }
@@ -97,14 +97,14 @@ struct LeavingBuffer {
     buffer: Arc<Buffer>,
     /// Peers' accesses to its block that were active then. A peer that enters later looks whether the buffer is still
     /// there, and finds that it is not.
-    accesses: Vec<ActiveAccess>,
+    accesses: Vec<Arc<dyn ActiveAccess>>,
     since: Instant,
 }
 
 impl LeavingBuffer {
     /// Nothing touches it any more.
     fn is_free(&self) -> bool {
-        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.accesses.iter().any(ActiveAccess::lasts)
+        self.buffer.users.load(Ordering::SeqCst) == 0 && !self.accesses.iter().any(|access| access.lasts())
     }
 
     fn busy(&self) -> EngineError {
@@ -259,13 +259,10 @@ impl Buffers {
         for buffer in &leaving {
             buffer.gone.store(true, Ordering::SeqCst);
         }
-        let active: Vec<ActiveAccess> =
+        let active: Vec<Arc<dyn ActiveAccess>> =
             self.observers.iter().flat_map(|observer| observer.unregister(&leaving)).collect();
         let leaving = leaving.into_iter().map(|buffer| {
-            // An access is to a whole block, of which this buffer may be a part: it waits for the others' accesses,
-            // too.
-            let touches = |access: &&ActiveAccess| buffer.block.is_some_and(|block| access.touches(block.id));
-            let accesses = active.iter().filter(touches).cloned().collect();
+            let accesses = active.iter().filter(|access| access.touches(&buffer)).cloned().collect();
             Arc::new(LeavingBuffer { buffer, accesses, since: Instant::now() })
         });
         let leaving: Vec<_> = leaving.collect();
@@ -542,7 +539,7 @@ mod tests {
             Ok(())
         }
 
-        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+        fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Arc<dyn ActiveAccess>> {
             self.note("had", buffers);
             Vec::new()
         }

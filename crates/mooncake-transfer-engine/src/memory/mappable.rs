@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mooncake_memory::{MemoryError, RevisionPage};
 
 use crate::memory::buffers::Buffer;
-use crate::memory::mappers::{ActiveAccess, Mappers};
+use crate::memory::mappers::{MapperAccess, Mappers};
 
 #[derive(Debug)]
 pub(crate) struct Mappable {
@@ -35,7 +35,7 @@ impl Mappable {
 
     /// Buffers were unregistered. Returns all accesses that are active now. A peer that enters later sees the new
     /// revision and looks the buffer up again.
-    pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
+    pub fn remove(&self, buffers: &[Arc<Buffer>]) -> Vec<MapperAccess> {
         if !buffers.iter().any(|buffer| buffer.lent) {
             return Vec::new();
         }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use mooncake_memory::{AccessPage, MemoryError, OngoingAccess, PeerProcess};
 use parking_lot::Mutex;
 
+use crate::memory::active_access::ActiveAccess;
+use crate::memory::buffers::Buffer;
 use crate::memory::peer_identity::is_there;
 use crate::protocol::same_host::Secret;
 
@@ -26,19 +28,19 @@ struct Mapper {
 
 /// An access of a peer, as it was when it was looked for.
 #[derive(Debug, Clone)]
-pub(crate) struct ActiveAccess {
+pub(crate) struct MapperAccess {
     mapper: Arc<Mapper>,
     access: OngoingAccess,
 }
 
-impl ActiveAccess {
-    /// Whether it may be to that block.
-    pub fn touches(&self, block: u64) -> bool {
-        self.access.touches(block)
+impl ActiveAccess for MapperAccess {
+    /// An access is to a whole block, of which a buffer may be a part: it waits for the others' accesses, too.
+    fn touches(&self, buffer: &Buffer) -> bool {
+        buffer.block.is_some_and(|block| self.access.touches(block.id))
     }
 
-    /// Whether it is still active. A process that exited or called `exec` holds no access.
-    pub fn lasts(&self) -> bool {
+    /// A process that exited or called `exec` holds no access.
+    fn lasts(&self) -> bool {
         let now = self.mapper.access_page.visit();
         now.is_some_and(|now| now.number == self.access.number) && is_there(&self.mapper.process, &self.mapper.secret)
     }
@@ -84,13 +86,13 @@ impl Mappers {
     }
 
     /// All accesses that are active now.
-    pub fn active(&self) -> Vec<ActiveAccess> {
+    pub fn active(&self) -> Vec<MapperAccess> {
         self.list.lock().iter().filter_map(Mapper::active).collect()
     }
 }
 
 impl Mapper {
-    fn active(self: &Arc<Self>) -> Option<ActiveAccess> {
-        self.access_page.visit().map(|access| ActiveAccess { mapper: self.clone(), access })
+    fn active(self: &Arc<Self>) -> Option<MapperAccess> {
+        self.access_page.visit().map(|access| MapperAccess { mapper: self.clone(), access })
     }
 }

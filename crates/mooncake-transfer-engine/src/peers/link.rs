@@ -42,13 +42,16 @@ impl Link {
     /// Meets the peer: asks for its segment document, and looks for the paths.
     pub fn meet(node: &LocalNode, name: &str, deadline: &Deadline<'_>) -> Result<Link, EngineError> {
         let (mut document, host) = node.document_of(name, deadline)?;
+        let peer = PeerInfo { name, host: &host, document: &document };
+        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
+        let paths = paths.collect::<Result<Box<[Reach]>, EngineError>>()?;
         // Buffers are looked up at the peer when a request needs them. The first is kept for `first_buffer`; a document
         // may list thousands.
         document.buffers.truncate(1);
         document.buffers.shrink_to_fit();
-        let peer = PeerInfo { name, host: &host, document: &document };
-        let paths = node.transports.iter().map(|transport| transport.path_to(&node.context, &peer, deadline));
-        let paths = paths.collect::<Result<Box<[Reach]>, EngineError>>()?;
+        if let Some(ours) = &mut document.ours {
+            ours.tcp_only.truncate(1);
+        }
         let (taken, detours) = (AtomicUsize::new(NO_PATH), Mutex::default());
         let link = Link { document, paths, taken, detours };
         if link.open_paths().next().is_none() {

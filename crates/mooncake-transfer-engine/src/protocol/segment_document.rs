@@ -25,6 +25,12 @@ pub(crate) struct SegmentDocument {
     pub timestamp: String,
     #[serde(default)]
     pub buffers: Vec<BufferDescriptor>,
+    /// Its network cards; each buffer has a key for each, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceDescriptor>,
+    /// Which of them are near which memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_matrix: Option<serde_json::Value>,
     /// Only an engine of ours has it.
     #[serde(default, rename = "mooncake_rs", skip_serializing_if = "Option::is_none")]
     pub ours: Option<Ours>,
@@ -63,10 +69,26 @@ pub(crate) struct BufferDescriptor {
     pub name: String,
     pub addr: u64,
     pub length: u64,
+    /// What peers' cards name it by, for each of the engine's cards.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rkey: Vec<u32>,
+    /// As many, of no use to peers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lkey: Vec<u32>,
+}
+
+/// A network card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceDescriptor {
+    pub name: String,
+    #[serde(default)]
+    pub lid: u16,
+    /// Its address, as 16 numbers of two hexadecimal digits.
+    pub gid: String,
 }
 
 /// What two engines of ours need for the paths that only they have.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ours {
     /// This incarnation of the engine, in hexadecimal.
     pub id: String,
@@ -75,6 +97,12 @@ pub(crate) struct Ours {
     /// Abstract Unix socket, where it takes part in copies within the host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unix: String,
+    /// Its TCP port is served, though its protocol is another.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tcp: bool,
+    /// Buffers that its cards do not know, by address and bytes: TCP alone reaches them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tcp_only: Vec<(u64, u64)>,
 }
 
 fn first() -> u32 {
@@ -101,7 +129,14 @@ impl SegmentDocument {
     /// Where its data port listens, if it has one: on the host that it says, or that its name or the metadata gives.
     pub fn data_at<'a>(&'a self, host: &'a str) -> Option<(&'a str, u16)> {
         let host = if self.tcp_data_host.is_empty() { host } else { &self.tcp_data_host };
-        (self.protocol.has("tcp") && self.tcp_data_port != 0).then_some((host, self.tcp_data_port))
+        let is_served = self.protocol.has("tcp") || self.ours.as_ref().is_some_and(|ours| ours.tcp);
+        (is_served && self.tcp_data_port != 0).then_some((host, self.tcp_data_port))
+    }
+
+    /// Address of the first buffer, if there is one.
+    pub fn first_buffer(&self) -> Option<u64> {
+        let alone = || self.ours.as_ref()?.tcp_only.first().map(|(addr, _)| *addr);
+        self.buffers.first().map(|buffer| buffer.addr).or_else(alone)
     }
 
     /// The incarnation of the engine, if it is one of ours.
@@ -169,7 +204,8 @@ mod tests {
             assert_eq!(serde_json::to_string(&protocols).unwrap(), now);
         }
         let id = "00112233445566778899aabbccddeeff".to_owned();
-        let ours = SegmentDocument { ours: Some(Ours { id, boot: "b".into(), unix: "u".into() }), ..read };
+        let ours =
+            SegmentDocument { ours: Some(Ours { id, boot: "b".into(), unix: "u".into(), ..Ours::default() }), ..read };
         assert_eq!(SegmentDocument::decode("p", ours.encode().as_bytes()).unwrap(), ours);
         assert_eq!(ours.engine_id().unwrap()[..3], [0, 0x11, 0x22]);
     }

@@ -11,8 +11,10 @@ use mooncake_os::Guarded;
 
 use super::context::ServerContext;
 use super::{Next, PeerConnection};
+use crate::local_node::Form;
 use crate::notify::Notify;
 use crate::protocol::handshake::{Kind, LENGTH_LEN, Message, NotifyBody, missing};
+use crate::transport::Answer;
 
 /// Longest for all of a question; and longest pause in the answer.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +71,7 @@ enum State {
         bytes: Arc<[u8]>,
         sent: usize,
     },
-    /// Waits for the peer to hang up first.
+    /// Another thread answers; or it is answered, and the peer is to hang up first.
     Linger,
 }
 
@@ -99,8 +101,21 @@ impl Handshake {
                 State::Ask(read) => {
                     let wanted = match missing(read, context.options().handshake_max) {
                         Ok(0) => {
-                            let Some(answer) = answer(context, std::mem::take(read)) else { return Next::Close };
+                            let Some(asked) = Message::decode(std::mem::take(read).split_off(LENGTH_LEN)) else {
+                                return Next::Close;
+                            };
                             self.since = Instant::now();
+                            if asked.kind == Kind::Connection
+                                && let Some(transport) =
+                                    context.node.transports.iter().find(|transport| transport.answers_connections())
+                            {
+                                let Ok(stream) = self.stream.try_clone() else { return Next::Close };
+                                let answer = later(Guarded::new(stream), asked.old);
+                                transport.answer_connection(&context.node.name, asked.json, answer);
+                                self.state = State::Linger;
+                                continue;
+                            }
+                            let Some(answer) = answer(context, asked) else { return Next::Close };
                             self.state = State::Answer { bytes: answer, sent: 0 };
                             continue;
                         }
@@ -150,10 +165,19 @@ fn after(error: &io::Error, wait: Next) -> Next {
     }
 }
 
-fn answer(context: &ServerContext, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
-    let asked = Message::decode(read.split_off(LENGTH_LEN))?;
+/// Answers on another thread. An answer fits into what a socket that nothing was sent on takes at once.
+fn later(stream: Guarded<TcpStream>, old: bool) -> Answer {
+    Box::new(move |json| {
+        let bytes = Message { old, ..Message::new(Kind::Connection, json) }.encode();
+        // A peer that has gone finds out by itself.
+        let _ = (&*stream).write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+    })
+}
+
+fn answer(context: &ServerContext, asked: Message) -> Option<Arc<[u8]>> {
     let json = match asked.kind {
-        Kind::Metadata => return Some(context.node.description()),
+        Kind::Metadata => return Some(context.node.description(form_for(&asked.json))),
         Kind::Probe => r#"{"status":"success"}"#.to_owned(),
         Kind::Notify => {
             let body: NotifyBody = serde_json::from_slice(&asked.json).ok()?;
@@ -167,4 +191,16 @@ fn answer(context: &ServerContext, mut read: Vec<u8>) -> Option<Arc<[u8]>> {
     };
     let old = asked.old;
     Some(Message { old, ..Message::new(asked.kind, json) }.encode().into())
+}
+
+/// A peer that says of itself that it has TCP alone is told what it can use.
+fn form_for(asker: &[u8]) -> Form {
+    #[derive(serde::Deserialize)]
+    struct Asker {
+        protocol: String,
+    }
+    match serde_json::from_slice::<Asker>(asker) {
+        Ok(Asker { protocol }) if protocol == "tcp" => Form::Tcp,
+        _ => Form::Whole,
+    }
 }

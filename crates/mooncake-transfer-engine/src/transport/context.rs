@@ -1,11 +1,15 @@
 //! What transports need of the engine that they carry bytes for.
 
+use std::sync::{Arc, OnceLock, Weak};
+
 use mooncake_memory::PeerProcess;
 use mooncake_os::BlockingPool;
 
+use crate::error::EngineError;
 use crate::memory::buffers::Buffers;
 use crate::options::EngineOptions;
 use crate::protocol::same_host::{SECRET_LEN, Secret};
+use crate::transport::Directory;
 
 /// An engine, as its transports and their paths know it.
 pub(crate) struct Context {
@@ -17,9 +21,16 @@ pub(crate) struct Context {
     pub secret: Box<[u8; SECRET_LEN]>,
     /// Copies within this process by the kernel, which checks the addresses.
     pub own_process: PeerProcess,
+    /// How peers are asked, by the engine that this is of; known once that is made.
+    pub directory: OnceLock<Weak<dyn Directory>>,
 }
 
 impl Context {
+    /// How peers are asked, as long as the engine is there.
+    pub fn directory(&self) -> Result<Arc<dyn Directory>, EngineError> {
+        self.directory.get().and_then(Weak::upgrade).ok_or(EngineError::Closed)
+    }
+
     /// The secret with its address, as a hello tells it.
     pub fn secret(&self) -> Secret {
         Secret { addr: self.secret.as_ptr().expose_provenance() as u64, bytes: *self.secret }

@@ -1,13 +1,14 @@
 //! Transports: how bytes go from one engine's memory to another's, as all else in the engine knows it.
 //!
-//! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more
-//! (RDMA) is one more implementation in the list that `Engine::start` makes:
+//! An engine has a list of them, the best first, and tries them in that order for each peer and each call. One more is
+//! one more implementation in the list that `Engine::start` makes:
 //!
 //! - what peers need to reach it goes into the document by [`describe`](Transport::describe);
 //! - its keys to memory come and go as it [observes](MemoryObserver) what is registered;
 //! - its [`Path`] to a peer is all that the rest of the engine knows of it.
 
 pub(crate) mod context;
+pub(crate) mod rdma;
 pub(crate) mod same_host;
 pub(crate) mod stall;
 pub(crate) mod tcp;
@@ -55,6 +56,14 @@ pub(crate) trait Transport: MemoryObserver {
     /// Looks for the path to a peer, by what its document says.
     fn path_to(&self, context: &Context, peer: &PeerInfo<'_>, deadline: &Deadline<'_>) -> Result<Reach, EngineError>;
 
+    /// Whether it [answers](Transport::answer_connection) peers that want queue pairs connected.
+    fn answers_connections(&self) -> bool {
+        false
+    }
+
+    /// Answers such a peer, soon, and not on this thread.
+    fn answer_connection(&self, _own_name: &str, _asked: Vec<u8>, _answer: Answer) {}
+
     /// Lets go of what is kept for peers that have ended. Called now and then.
     fn sweep(&self, _now: Instant) {}
 
@@ -62,6 +71,21 @@ pub(crate) trait Transport: MemoryObserver {
     fn finish(&self, _deadline: &Deadline<'_>) -> Result<(), EngineError> {
         Ok(())
     }
+}
+
+/// Is given the JSON of an answer.
+pub(crate) type Answer = Box<dyn FnOnce(String) + Send>;
+
+/// How transports ask peers by their handshakes.
+pub(crate) trait Directory: Send + Sync {
+    /// As peers know this engine.
+    fn own_name(&self) -> &str;
+
+    /// What a peer says of itself at this moment.
+    fn document(&self, peer: &str, deadline: &Deadline<'_>) -> Result<SegmentDocument, EngineError>;
+
+    /// Asks a peer to connect queue pairs, and gives the JSON of its answer.
+    fn ask_to_connect(&self, peer: &str, json: String, deadline: &Deadline<'_>) -> Result<Vec<u8>, EngineError>;
 }
 
 /// A peer whose document is known.

@@ -17,9 +17,9 @@ use super::same_host::connection::{Connector, Failure, SameHostConnection};
 use super::same_host::mapped::MappedPeers;
 use super::same_host::stuck_writes::StuckWrites;
 use crate::error::EngineError;
+use crate::memory::active_access::ActiveAccess;
 use crate::memory::buffers::{Buffer, MemoryObserver};
 use crate::memory::mappable::Mappable;
-use crate::memory::mappers::ActiveAccess;
 use crate::protocol::ids::EngineId;
 use crate::protocol::segment_document::SegmentDocument;
 use crate::request::Request;
@@ -66,8 +66,8 @@ impl MemoryObserver for SameHost {
         Ok(())
     }
 
-    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<ActiveAccess> {
-        self.mappable.remove(buffers)
+    fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Arc<dyn ActiveAccess>> {
+        self.mappable.remove(buffers).into_iter().map(|access| Arc::new(access) as _).collect()
     }
 }
 

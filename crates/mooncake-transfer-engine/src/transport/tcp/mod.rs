@@ -50,14 +50,23 @@ impl Transport for Tcp {
     }
 
     fn describe(&self, lent: &[Arc<Buffer>], document: &mut SegmentDocument) {
-        document.protocol.add("tcp");
         document.tcp_data_port = self.port;
         document.tcp_proto_version = 2;
+        if document.protocol.has("rdma") {
+            // A document has one protocol: engines of other makes refuse a list.
+            if let Some(ours) = &mut document.ours {
+                ours.tcp = true;
+            }
+            return;
+        }
+        document.protocol.add("tcp");
         let name = document.name.clone();
         document.buffers.extend(lent.iter().map(|buffer| BufferDescriptor {
             name: name.clone(),
             addr: buffer.range.addr() as u64,
             length: buffer.range.len() as u64,
+            rkey: Vec::new(),
+            lkey: Vec::new(),
         }));
     }
 

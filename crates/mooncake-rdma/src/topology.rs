@@ -61,8 +61,20 @@ impl Topology {
         Topology::discover_below(Path::new("/"), only)
     }
 
+    /// Of these devices, each with the folder where the kernel tells of it.
+    pub fn of_devices(devices: impl IntoIterator<Item = (String, PathBuf)>) -> Topology {
+        let device = |(name, folder): (String, PathBuf)| {
+            let path = fs::canonicalize(folder.join("device")).unwrap_or_default();
+            Device { node: node_of(&path), name, path }
+        };
+        Topology::near(Path::new("/"), &devices.into_iter().map(device).collect::<Vec<_>>())
+    }
+
     fn discover_below(root: &Path, only: &[String]) -> Topology {
-        let devices = devices(root, only);
+        Topology::near(root, &devices(root, only))
+    }
+
+    fn near(root: &Path, devices: &[Device]) -> Topology {
         let mut matrix = BTreeMap::new();
         for node in numbers(&root.join("sys/devices/system/node"), "node") {
             let (near, far): (Vec<_>, Vec<_>) = devices.iter().partition(|device| device.node == Some(node));
@@ -94,6 +106,23 @@ impl Topology {
         serde_json::to_string_pretty(self).expect("strings are JSON")
     }
 
+    /// Without the devices that are not among these.
+    pub fn only(&self, devices: &[&str]) -> Topology {
+        let left = |names: &[String]| -> Vec<String> {
+            names.iter().filter(|name| devices.contains(&name.as_str())).cloned().collect()
+        };
+        let matrix = self.matrix.iter().map(|(kind, (near, far))| (kind.clone(), (left(near), left(far))));
+        Topology { matrix: matrix.collect() }
+    }
+
+    /// The devices that memory of a kind prefers, then the others.
+    pub fn near_and_far(&self, location: &str) -> (Vec<&str>, Vec<&str>) {
+        match self.matrix.get(location) {
+            Some((near, far)) => (near.iter().map(String::as_str).collect(), far.iter().map(String::as_str).collect()),
+            None => (self.devices(), Vec::new()),
+        }
+    }
+
     /// All devices, each where the matrix first names it, by ascending kind of memory. Memory of a kind that the matrix
     /// has not, Mooncake's `*`, is as near to all of them.
     pub fn devices(&self) -> Vec<&str> {
@@ -113,7 +142,7 @@ fn devices(root: &Path, only: &[String]) -> Vec<Device> {
     let mut found: Vec<Device> = entries(&class)
         .into_iter()
         .filter(|name| only.is_empty() || only.contains(name))
-        .filter(|name| is_active(&class.join(name)) && may_be_opened(root, &class.join(name)))
+        .filter(|name| is_active(&class.join(name)) && may_be_opened(root, name))
         .map(|name| {
             let path = fs::canonicalize(class.join(&name).join("device")).unwrap_or_default();
             Device { node: node_of(&path), name, path }
@@ -131,11 +160,14 @@ fn is_active(device: &Path) -> bool {
     })
 }
 
-/// The file that `libibverbs` opens is there for this process.
-fn may_be_opened(root: &Path, device: &Path) -> bool {
-    entries(&device.join("device/infiniband_verbs")).iter().any(|verbs| {
+/// The file that `libibverbs` opens is there for this process. The kernel names it below the class of such files: a
+/// device that is software alone has no folder of hardware where it would stand, too.
+fn may_be_opened(root: &Path, device: &str) -> bool {
+    let class = root.join("sys/class/infiniband_verbs");
+    entries(&class).iter().any(|verbs| {
+        let is_of_device = fs::read_to_string(class.join(verbs).join("ibdev")).is_ok_and(|name| name.trim() == device);
         let path = root.join("dev/infiniband").join(verbs);
-        fs::OpenOptions::new().read(true).write(true).open(path).is_ok()
+        is_of_device && fs::OpenOptions::new().read(true).write(true).open(path).is_ok()
     })
 }
 
@@ -213,7 +245,7 @@ mod tests {
             write(&format!("{ib}/ports/1/state"), if node == 0 { "4: ACTIVE\n" } else { "4: ACTIVE" });
             write(&format!("{ib}/ports/1/gids/0"), "fe80::1");
             let device = root.join(format!("sys/devices/pci{node}/switch/0000:{node}01:00.0"));
-            fs::create_dir_all(device.join(format!("infiniband_verbs/uverbs{node}"))).unwrap();
+            write(&format!("sys/class/infiniband_verbs/uverbs{node}/ibdev"), &format!("mlx5_{node}\n"));
             std::os::unix::fs::symlink(&device, root.join(&ib).join("device")).unwrap();
             write(&format!("dev/infiniband/uverbs{node}"), "");
         }
@@ -239,6 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_software_alone_is_as_near_as_any() {
+        let folder = machine();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n");
+        write("sys/class/infiniband/rxe0/ports/1/gids/0", "fe80::1");
+        write("sys/class/infiniband_verbs/uverbs7/ibdev", "rxe0\n");
+        assert_eq!(Topology::discover_below(folder.path(), &[]).devices(), ["mlx5_0", "mlx5_1"], "it cannot be opened");
+        write("dev/infiniband/uverbs7", "");
+        assert_eq!(Topology::discover_below(folder.path(), &["rxe0".into()]).devices(), ["rxe0"]);
+    }
+
+    #[test]
     fn a_file_that_the_environment_names_is_taken_as_it_is_and_a_wrong_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("matrix.json");
@@ -246,7 +294,6 @@ mod tests {
         let matrix = r#"{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}"#;
         fs::write(&file, matrix).unwrap();
         assert_eq!(Topology::from_env("mlx5_1", named), Topology::parse(matrix).unwrap());
-        assert_eq!(crate::EngineOptions::default().from_env(named).unwrap().topology, Topology::parse(matrix).ok());
         fs::write(&file, "[]").unwrap();
         let discovered = Topology::discover(&[]);
         assert_eq!(Topology::from_env("", named), discovered);
@@ -254,7 +301,6 @@ mod tests {
         assert_eq!(Topology::from_env("", named), discovered);
         let filtered = |name: &str| (name == FILTERS_VARIABLE).then(|| "no such device, nor this".to_owned());
         assert!(Topology::from_env("", filtered).devices().is_empty());
-        assert_eq!(crate::EngineOptions::default().from_env(|_| None).unwrap().topology, None);
     }
 
     #[test]

@@ -1,0 +1,235 @@
+//! Transfers by RDMA, over fake cards whose network does whatever the specification allows.
+
+use std::time::{Duration, Instant};
+
+use mooncake_test_support::FakeVerbs;
+use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, LinkReport, Opcode, Protocol, Request, Topology};
+
+use crate::memory::Memory;
+
+const MIB: usize = 1 << 20;
+
+fn options(nic: usize) -> EngineOptions {
+    let matrix = format!(r#"{{"cpu:0": [["fake{nic}"], []]}}"#);
+    EngineOptions {
+        same_host: false,
+        protocols: vec![Protocol::Rdma],
+        topology: Some(Topology::parse(&matrix).unwrap()),
+        ..EngineOptions::default()
+    }
+}
+
+fn engine(nic: usize) -> Engine {
+    Engine::new("127.0.0.1", options(nic)).unwrap()
+}
+
+fn link(engine: &Engine) -> LinkReport {
+    engine.links().remove(0)
+}
+
+#[test]
+fn bytes_of_every_size_go_both_ways_and_the_report_says_by_what() {
+    let fake = FakeVerbs::start(2);
+    fake.tell("visible 300");
+    let (target, initiator) = (engine(1), engine(0));
+    let (local, lent) = (Memory::filled(6 * MIB, fake.seed()), Memory::new(6 * MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[local.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    let mut at = 3;
+    for len in [1, 7, 64, 4_095, 4_097, 65_537, MIB, 3 * MIB + 5] {
+        let (here, there) = (local.range().part(at, len), lent.addr() + at as u64);
+        initiator.transfer(peer, &[Request { opcode: Opcode::Write, local: here, remote: there }]).unwrap();
+        // Nobody asked for it behind the call.
+        assert!(lent.bytes()[at..at + len] == local.bytes()[at..at + len], "{len} bytes (seed {})", fake.seed());
+        at += len + 3;
+    }
+    let back = Memory::new(6 * MIB);
+    initiator.register(&[back.range()], "cpu:0").unwrap();
+    // Scattered, in one call.
+    let pieces: Vec<Request> = (0..500)
+        .map(|nth| {
+            let (from, len) = (nth * 4_099, 4_000 + nth % 90);
+            Request { opcode: Opcode::Read, local: back.range().part(from, len), remote: lent.addr() + from as u64 }
+        })
+        .collect();
+    initiator.transfer(peer, &pieces).unwrap();
+    for piece in &pieces {
+        let from = piece.local.addr() - back.range().addr();
+        let len = piece.local.len();
+        assert!(back.bytes()[from..from + len] == lent.bytes()[from..from + len], "(seed {})", fake.seed());
+    }
+    let said = link(&initiator);
+    assert_eq!((said.path, &*said.reason, said.failed), ("rdma", "turned off here; fake0 to fake1", 0));
+    assert_eq!(said.by_path.len(), 1);
+}
+
+#[test]
+fn memory_that_no_card_knows_goes_by_tcp_and_the_report_says_why() {
+    let fake = FakeVerbs::start(2);
+    let (target, initiator) = (engine(1), engine(0));
+    let (unknown, known, lent) = (Memory::filled(MIB, 1), Memory::filled(MIB, 2), Memory::new(MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[known.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    initiator.transfer(peer, &[unknown.write_to(lent.addr())]).unwrap();
+    assert!(lent.bytes() == unknown.bytes());
+    let because = |reason: &str| {
+        let said = link(&initiator);
+        assert_eq!((said.path, said.reason), ("tcp", format!("turned off here; {reason}")));
+    };
+    because("memory of this side is not registered");
+    initiator.transfer(peer, &[known.write_to(lent.addr())]).unwrap();
+    assert!(lent.bytes() == known.bytes());
+    assert_eq!(link(&initiator).path, "rdma");
+
+    // The peer's card has no room for more.
+    fake.tell("memlock 1");
+    let more = Memory::new(MIB);
+    target.register(&[more.range()], "cpu:0").unwrap();
+    fake.tell("memlock 0");
+    initiator.transfer(peer, &[known.write_to(more.addr())]).unwrap();
+    assert!(more.bytes() == known.bytes());
+    because("the peer lends no memory for RDMA there");
+    let nowhere = initiator.transfer(peer, &[known.write_to(1 << 40)]);
+    assert!(matches!(nowhere, Err(EngineError::NotRegistered { .. })), "{nowhere:?}");
+}
+
+#[test]
+fn memory_that_a_peer_registers_later_or_anew_is_reached() {
+    let _fake = FakeVerbs::start(2);
+    let (target, initiator) = (engine(1), engine(0));
+    let (local, lent, later) = (Memory::filled(MIB, 1), Memory::new(MIB), Memory::new(MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[local.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+    target.register(&[later.range()], "cpu:0").unwrap();
+    initiator.transfer(peer, &[local.write_to(later.addr())]).unwrap();
+    assert!(later.bytes() == local.bytes());
+    // By other keys.
+    target.unregister(lent.range().addr()).unwrap();
+    target.unregister(later.range().addr()).unwrap();
+    let gone = initiator.transfer(peer, &[local.write_to(lent.addr())]);
+    assert!(matches!(gone, Err(EngineError::NotRegistered { .. })), "{gone:?}");
+    lent.range().write_from(&vec![0; MIB]).unwrap();
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+    assert!(lent.bytes() == local.bytes());
+    assert_eq!((link(&initiator).path, link(&initiator).by_path.len()), ("rdma", 1));
+}
+
+#[test]
+fn a_failed_write_is_retired_before_it_is_repeated() {
+    let fake = FakeVerbs::start(2);
+    fake.tell("late on 250");
+    let target = engine(1);
+    let initiator =
+        Engine::new("127.0.0.1", EngineOptions { stall_timeout: Duration::from_millis(100), ..options(0) }).unwrap();
+    let (old, new, lent) = (Memory::filled(2 * MIB, 1), Memory::filled(2 * MIB, 2), Memory::new(2 * MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[old.range(), new.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    initiator.transfer(peer, &[old.write_to(lent.addr())]).unwrap();
+    assert_eq!(link(&initiator).path, "rdma");
+    // Its bytes are on their way, and no completion ever comes.
+    fake.tell("hold fake0");
+    initiator.transfer(peer, &[old.write_to(lent.addr())]).unwrap();
+    assert_eq!(link(&initiator).path, "tcp");
+    assert!(link(&initiator).reason.contains("no byte moved"), "{}", link(&initiator).reason);
+    fake.tell("release all");
+    initiator.transfer(peer, &[new.write_to(lent.addr())]).unwrap();
+    fake.tell("quiet");
+    assert!(lent.bytes() == new.bytes(), "a write that had failed landed over a later one (seed {})", fake.seed());
+    assert_eq!(link(&initiator).failed, 0);
+}
+
+#[test]
+fn a_rail_that_failed_is_used_again_after_its_pause() {
+    let fake = FakeVerbs::start(2);
+    let target = engine(1);
+    let mut own = options(0);
+    own.rdma.rail_pause = Duration::from_millis(300);
+    let initiator = Engine::new("127.0.0.1", own).unwrap();
+    let (local, lent) = (Memory::filled(MIB, 1), Memory::new(MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[local.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    let mut paths = Vec::new();
+    for link_state in ["up", "down", "up"] {
+        fake.tell(&format!("link fake1 {link_state}"));
+        lent.range().write_from(&vec![0; MIB]).unwrap();
+        initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+        assert!(lent.bytes() == local.bytes());
+        paths.push(link(&initiator).path);
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while link(&initiator).path != "rdma" {
+        assert!(Instant::now() < end, "{:?}", link(&initiator));
+        std::thread::sleep(Duration::from_millis(20));
+        initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+    }
+    assert_eq!(paths, ["rdma", "tcp", "tcp"], "not tried again before its pause is over");
+}
+
+#[test]
+fn giving_up_memory_waits_for_nothing_that_does_not_move_and_leaves_nothing_at_the_card() {
+    let fake = FakeVerbs::start(2);
+    let (target, initiator) = (engine(1), engine(0));
+    let (local, lent, other) = (Memory::filled(4 * MIB, 1), Memory::new(4 * MIB), Memory::new(MIB));
+    target.register(&[lent.range(), other.range()], "cpu:0").unwrap();
+    initiator.register_local(&[local.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_secs(20) {
+                if let Err(error) = initiator.transfer(peer, &[local.write_to(lent.addr())]) {
+                    return error;
+                }
+            }
+            panic!("the memory was never given up");
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let began = Instant::now();
+        target.unregister(lent.range().addr()).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        // It is its user's again.
+        let mine = vec![0x5a; 4 * MIB];
+        lent.range().write_from(&mine).unwrap();
+        let error = traffic.join().unwrap();
+        assert!(matches!(error, EngineError::NotRegistered { .. }), "{error}");
+        fake.tell("quiet");
+        assert!(lent.bytes() == mine, "a card wrote behind the end of its registration (seed {})", fake.seed());
+    });
+    let small = local.range().part(0, MIB);
+    initiator.transfer(peer, &[Request { opcode: Opcode::Write, local: small, remote: other.addr() }]).unwrap();
+    assert!(other.bytes() == &local.bytes()[..MIB]);
+    initiator.close().unwrap();
+    target.close().unwrap();
+    drop((initiator, target));
+    let end = Instant::now() + Duration::from_secs(10);
+    let is_empty = |line: &String| line.split('=').skip(1).all(|count| count.starts_with('0'));
+    while !fake.ask("count").iter().all(is_empty) {
+        assert!(Instant::now() < end, "{:?}", fake.ask("count"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_engine_without_cards_and_one_with_reach_each_other_by_tcp() {
+    let _fake = FakeVerbs::start(1);
+    let with = engine(0);
+    let without = Engine::new("127.0.0.1", EngineOptions { protocols: vec![Protocol::Tcp], ..options(0) }).unwrap();
+    let (here, there) = (Memory::filled(MIB, 1), Memory::filled(MIB, 2));
+    with.register(&[here.range()], "cpu:0").unwrap();
+    without.register(&[there.range()], "cpu:0").unwrap();
+    assert_eq!(without.first_buffer(with.name()).unwrap(), Some(here.addr()));
+    for (initiator, target, local, remote) in [(&with, &without, &here, &there), (&without, &with, &there, &here)] {
+        let peer = initiator.open(target.name()).unwrap();
+        initiator.transfer(peer, &[local.write_to(remote.addr())]).unwrap();
+        assert!(here.bytes() == there.bytes());
+        assert_eq!(link(initiator).path, "tcp");
+        there.range().write_from(&vec![7; MIB]).unwrap();
+    }
+}
