@@ -56,8 +56,8 @@ pub struct Lane {
     nic: Arc<Nic>,
     pairs: Vec<Pair>,
     queue: Arc<CompletionQueue>,
-    /// Where the READs that follow writes put what they read.
-    scratch: Region,
+    /// Where the READs that follow writes put what they read. There until the lane goes.
+    scratch: Option<Region>,
     completions: Completions,
     chain: Chain,
     history: PollHistory,
@@ -123,8 +123,18 @@ impl Lane {
         Lane::with_queue_pairs(nic, nic.options().queue_pairs)
     }
 
-    /// The same with so many of them.
+    /// The same with so many of them, whose first packets have numbers by chance: what is still on its way to queue pairs
+    /// of the same numbers, which are gone, is none of theirs.
     pub fn with_queue_pairs(nic: &Arc<Nic>, count: usize) -> Result<Lane, VerbsError> {
+        Lane::make(nic, count, || u32::from_le_bytes(random_bytes().unwrap_or_default()) & 0x00ff_ffff)
+    }
+
+    /// The same for a peer that takes the first packet's number for 0.
+    pub fn from_zero(nic: &Arc<Nic>, count: usize) -> Result<Lane, VerbsError> {
+        Lane::make(nic, count, || 0)
+    }
+
+    fn make(nic: &Arc<Nic>, count: usize, psn: impl Fn() -> u32) -> Result<Lane, VerbsError> {
         let count = count.clamp(1, 64);
         let RdmaOptions { send_depth, .. } = *nic.options();
         let queue = CompletionQueue::new(nic.context(), send_depth.saturating_mul(count as u32))?;
@@ -135,13 +145,13 @@ impl Lane {
         };
         let pages = PrivatePages::parts(1, 4_096).map_err(refused)?.pop().expect("one");
         let scratch = Region::register_pages(nic.domain(), pages, Access { local_write: true, ..Access::default() })?;
-        let pairs = (0..count).map(|_| Pair::new(nic, &queue)).collect::<Result<Vec<Pair>, VerbsError>>()?;
+        let pairs = (0..count).map(|_| Pair::new(nic, &queue, psn())).collect::<Result<Vec<Pair>, VerbsError>>()?;
         keep_from_children();
         Ok(Lane {
             nic: nic.clone(),
             pairs,
             queue,
-            scratch,
+            scratch: Some(scratch),
             completions: Completions::with_room(POLLED_MAX),
             chain: Chain::new(),
             history: PollHistory::new(),
@@ -250,7 +260,7 @@ impl Lane {
             while self.pairs[nth].is_full() {
                 self.wait(watch)?;
             }
-            let place = self.scratch.piece(8 * (nth % 512), 1).expect("a page");
+            let place = self.scratch.as_ref().and_then(|page| page.piece(8 * (nth % 512), 1)).expect("a page");
             let local = Local::Pieces(std::slice::from_ref(&place));
             let read = Request { id: 0, operation: Operation::Read, local, remote, fenced: false, signaled: true };
             self.push(nth, read, 0);
@@ -467,13 +477,12 @@ const PAIR_SHIFT: u32 = 48;
 const SEQUENCE_MASK: u64 = (1 << PAIR_SHIFT) - 1;
 
 impl Pair {
-    fn new(nic: &Arc<Nic>, queue: &Arc<CompletionQueue>) -> Result<Pair, VerbsError> {
+    fn new(nic: &Arc<Nic>, queue: &Arc<CompletionQueue>, psn: u32) -> Result<Pair, VerbsError> {
         let queue_pair = nic.queue_pair(queue)?;
-        let chance: [u8; 4] = random_bytes().unwrap_or_default();
         Ok(Pair {
             number: queue_pair.number(),
             queue_pair: Some(Arc::new(queue_pair)),
-            psn: u32::from_le_bytes(chance) & 0x00ff_ffff,
+            psn,
             posted: 0,
             done: 0,
             marks: VecDeque::new(),
@@ -521,13 +530,16 @@ impl Pair {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if mooncake_os::forked() || self.pairs.iter().all(|pair| pair.queue_pair.is_none()) {
+        if mooncake_os::forked() {
             return;
         }
         // Nothing is under way but where a call unwinds.
-        if !self.drain() {
+        if self.pairs.iter().any(|pair| pair.queue_pair.is_some()) && !self.drain() {
             tracing::error!(nic = self.nic.name(), "a card does not stop; memory of a call that panicked may change");
         }
+        // Behind the queue pairs, and by the thread that may hang.
+        let (scratch, queue) = (self.scratch.take(), self.queue.clone());
+        let _ = self.nic.give(move || drop((scratch, queue)));
     }
 }
 

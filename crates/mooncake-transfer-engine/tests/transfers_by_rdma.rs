@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use mooncake_test_support::FakeVerbs;
+use mooncake_test_support::{FakeCuda, FakeVerbs};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, LinkReport, Opcode, Protocol, Request, Topology};
 
-use crate::memory::Memory;
+use crate::memory::{Memory, nowhere};
 
 const MIB: usize = 1 << 20;
 
@@ -65,34 +65,71 @@ fn bytes_of_every_size_go_both_ways_and_the_report_says_by_what() {
 }
 
 #[test]
-fn memory_that_no_card_knows_goes_by_tcp_and_the_report_says_why() {
+fn memory_of_this_side_that_no_card_knows_is_copied_through_what_it_knows() {
     let fake = FakeVerbs::start(2);
     let (target, initiator) = (engine(1), engine(0));
-    let (unknown, known, lent) = (Memory::filled(MIB, 1), Memory::filled(MIB, 2), Memory::new(MIB));
+    // More than goes at a time, and a part that is registered.
+    let (local, lent, back) =
+        (Memory::filled(21 * MIB + 7, fake.seed()), Memory::new(21 * MIB + 7), Memory::new(21 * MIB + 7));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    let half = 10 * MIB + 3;
+    initiator.register_local(&[local.range().part(half, MIB)], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    let write = |from: usize, len: usize| Request {
+        opcode: Opcode::Write,
+        local: local.range().part(from, len),
+        remote: lent.addr() + from as u64,
+    };
+    initiator.transfer(peer, &[write(0, half), write(half, MIB), write(half + MIB, 11 * MIB + 4 - MIB)]).unwrap();
+    assert!(lent.bytes() == local.bytes(), "(seed {})", fake.seed());
+    initiator.transfer(peer, &[back.read_from(lent.addr())]).unwrap();
+    assert!(back.bytes() == local.bytes(), "(seed {})", fake.seed());
+    assert_eq!((link(&initiator).path, link(&initiator).by_path.len()), ("rdma", 1));
+    let nobodys = Request { local: nowhere(MIB), ..write(0, MIB) };
+    let wrong = initiator.transfer(peer, &[nobodys]);
+    assert!(matches!(wrong, Err(EngineError::Memory(_))), "{wrong:?}");
+    initiator.transfer(peer, &[write(0, 1)]).unwrap();
+    assert_eq!(link(&initiator).path, "rdma", "a caller's fault is none of the rail");
+}
+
+#[test]
+fn memory_of_a_device_is_copied_through_what_the_card_knows_and_a_peers_goes_by_tcp() {
+    let fake = FakeVerbs::start(2);
+    let cuda = FakeCuda::load();
+    let (target, initiator) = (engine(1), engine(0));
+    let (bytes, lent) = (Memory::filled(MIB, fake.seed()), Memory::new(MIB));
+    let (device, lent_device) = (cuda.holding(0, bytes.bytes()), cuda.alloc(0, MIB));
+    target.register(&[lent.range(), lent_device.range()], "*").unwrap();
+    initiator.register(&[device.range()], "cuda:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    let write = |remote| Request { opcode: Opcode::Write, local: device.range(), remote };
+    initiator.transfer(peer, &[write(lent.addr())]).unwrap();
+    assert!(lent.bytes() == bytes.bytes());
+    assert_eq!(link(&initiator).path, "rdma");
+    initiator.transfer(peer, &[write(lent_device.range().addr() as u64)]).unwrap();
+    assert!(lent_device.read() == bytes.bytes());
+    assert_eq!(link(&initiator).path, "tcp");
+}
+
+#[test]
+fn memory_that_a_peers_card_does_not_know_goes_by_tcp_and_the_report_says_why() {
+    let fake = FakeVerbs::start(2);
+    let (target, initiator) = (engine(1), engine(0));
+    let (known, lent, more) = (Memory::filled(MIB, 2), Memory::new(MIB), Memory::new(MIB));
     target.register(&[lent.range()], "cpu:0").unwrap();
     initiator.register_local(&[known.range()], "cpu:0").unwrap();
     let peer = initiator.open(target.name()).unwrap();
-    initiator.transfer(peer, &[unknown.write_to(lent.addr())]).unwrap();
-    assert!(lent.bytes() == unknown.bytes());
-    let because = |reason: &str| {
-        let said = link(&initiator);
-        assert_eq!((said.path, said.reason), ("tcp", format!("turned off here; {reason}")));
-    };
-    because("memory of this side is not registered");
     initiator.transfer(peer, &[known.write_to(lent.addr())]).unwrap();
-    assert!(lent.bytes() == known.bytes());
     assert_eq!(link(&initiator).path, "rdma");
-
-    // The peer's card has no room for more.
     fake.tell("memlock 1");
-    let more = Memory::new(MIB);
     target.register(&[more.range()], "cpu:0").unwrap();
     fake.tell("memlock 0");
     initiator.transfer(peer, &[known.write_to(more.addr())]).unwrap();
     assert!(more.bytes() == known.bytes());
-    because("the peer lends no memory for RDMA there");
-    let nowhere = initiator.transfer(peer, &[known.write_to(1 << 40)]);
-    assert!(matches!(nowhere, Err(EngineError::NotRegistered { .. })), "{nowhere:?}");
+    let said = link(&initiator);
+    assert_eq!((said.path, &*said.reason), ("tcp", "turned off here; the peer lends no memory for RDMA there"));
+    let nobodys = initiator.transfer(peer, &[known.write_to(1 << 40)]);
+    assert!(matches!(nobodys, Err(EngineError::NotRegistered { .. })), "{nobodys:?}");
 }
 
 #[test]

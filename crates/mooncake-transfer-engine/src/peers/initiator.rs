@@ -153,15 +153,7 @@ impl Initiator {
                 Opcode::Read => (there, here),
                 Opcode::Write => (here, there),
             };
-            let (source, mut destination) =
-                (self.node.context.buffers.source(from), self.node.context.buffers.destination(into));
-            let copied = if source.is_on_device() || destination.is_on_device() {
-                bounce.copy(&source, &mut destination).map_err(|error| error.to_string())
-            } else {
-                let from = from.addr() as u64;
-                self.node.context.own_process.pull(from, &mut destination).map_err(|error| error.to_string())
-            };
-            copied.map_err(EngineError::Memory)?;
+            self.node.context.copy(from, into, &mut bounce)?;
         }
         Ok(())
     }

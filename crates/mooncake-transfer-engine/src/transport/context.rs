@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use mooncake_memory::PeerProcess;
+use mooncake_memory::{Bounce, ForeignRange, PeerProcess};
 use mooncake_os::BlockingPool;
 
 use crate::error::EngineError;
@@ -29,6 +29,19 @@ impl Context {
     /// How peers are asked, as long as the engine is there.
     pub fn directory(&self) -> Result<Arc<dyn Directory>, EngineError> {
         self.directory.get().and_then(Weak::upgrade).ok_or(EngineError::Closed)
+    }
+
+    /// Copies bytes within this process, between memory of any kind. The kernel checks addresses of the host, a device's
+    /// driver its own.
+    pub fn copy(&self, from: ForeignRange, into: ForeignRange, bounce: &mut Bounce) -> Result<(), EngineError> {
+        let (source, mut destination) = (self.buffers.source(from), self.buffers.destination(into));
+        let copied = if source.is_on_device() || destination.is_on_device() {
+            bounce.copy(&source, &mut destination).map_err(|error| error.to_string())
+        } else {
+            let from = from.addr() as u64;
+            self.own_process.pull(from, &mut destination).map_err(|error| error.to_string())
+        };
+        copied.map_err(EngineError::Memory)
     }
 
     /// The secret with its address, as a hello tells it.

@@ -1,14 +1,15 @@
 //! How an initiator connects a lane to a peer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mooncake_net::{Connect, Connection};
 use mooncake_os::{Deadline, WaitError, hex, random_bytes};
 use mooncake_rdma::{CarryError, Lane, Nic, PeerEnd, WorkerError};
 use mooncake_verbs::{Mtu, VerbsError};
+use parking_lot::Mutex;
 
+use super::ring::Ring;
 use crate::error::EngineError;
 use crate::protocol::connection::{ConnectionBody, OurConnection};
 use crate::transport::context::Context;
@@ -30,27 +31,32 @@ pub(crate) struct Rail {
 
 /// Numbers of a rail's lanes.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(AtomicU64);
+pub(crate) struct Slots {
+    taken: Mutex<[bool; LANES_MAX]>,
+    /// The queue pairs that were connected last under each number. An engine of another make takes the same list for
+    /// the same connection, which it is not where a card gives a number out again.
+    last: Mutex<[Vec<u32>; LANES_MAX]>,
+}
 
 impl Slots {
     fn take(self: &Arc<Slots>) -> Option<Slot> {
-        let free = |taken: u64| (0..LANES_MAX as u64).find(|slot| taken & (1 << slot) == 0);
-        let with = |taken| free(taken).map(|slot| taken | 1 << slot);
-        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, with).ok()?;
-        Some(Slot { of: self.clone(), number: free(before).expect("it was there") })
+        let mut taken = self.taken.lock();
+        let number = taken.iter().position(|taken| !taken)?;
+        taken[number] = true;
+        Some(Slot { of: self.clone(), number })
     }
 }
 
 /// One of them, in use as long as this lives.
 #[derive(Debug)]
-struct Slot {
+pub(crate) struct Slot {
     of: Arc<Slots>,
-    number: u64,
+    number: usize,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.of.0.fetch_and(!(1 << self.number), Ordering::SeqCst);
+        self.of.taken.lock()[self.number] = false;
     }
 }
 
@@ -58,9 +64,12 @@ impl Drop for Slot {
 #[derive(Debug)]
 pub(crate) struct PooledLane {
     pub lane: Lane,
-    /// What the peer knows it by.
+    /// What the peer knows it by, if it is one of ours.
     pub id: String,
-    _slot: Slot,
+    /// Its number, unless a write on it failed that is to be retired under the same one.
+    pub slot: Option<Slot>,
+    /// Where memory that is not registered is copied through; made when it is first needed.
+    pub ring: Option<Ring>,
 }
 
 impl Connection for PooledLane {
@@ -82,6 +91,12 @@ pub(crate) enum LaneError {
     /// It was drained.
     #[error(transparent)]
     Carry(#[from] CarryError),
+    /// The caller's memory is not there.
+    #[error(transparent)]
+    Local(EngineError),
+    /// There is no registered memory for what is not registered.
+    #[error("memory of this side is not registered, and there is none to copy through: {0}")]
+    NoRing(String),
 }
 
 /// Connects lanes of a rail for one call.
@@ -90,6 +105,8 @@ pub(crate) struct LaneConnector<'a> {
     pub peer: &'a str,
     pub rail: &'a Rail,
     pub slots: &'a Arc<Slots>,
+    /// Whether the peer is an engine of ours.
+    pub is_ours: bool,
 }
 
 impl Connect for LaneConnector<'_> {
@@ -99,11 +116,7 @@ impl Connect for LaneConnector<'_> {
     fn open(&self, deadline: &Deadline<'_>) -> Result<PooledLane, LaneError> {
         let slot = self.slots.take().ok_or_else(|| self.failed("all lanes of the rail are in use"))?;
         let deadline = deadline.within(self.context.options.connect_timeout);
-        let nic = self.rail.nic.clone();
-        let lane = self.on_card(&deadline, move || Lane::new(&nic))?.map_err(|error| self.failed(error))?;
-        let id: [u8; 8] = random_bytes().map_err(EngineError::os("random bytes"))?;
-        let id = hex(&id);
-        let mut lane = self.connect(lane, &slot, &id, &deadline)?;
+        let (mut lane, id) = self.open_in(&slot, &deadline)?;
         lane.prove(&deadline).map_err(|error| {
             let why = format!(
                 "a write of nothing is not acknowledged ({}); are the networks of {} and {}@{} one, and is MC_MTU the same?",
@@ -114,7 +127,7 @@ impl Connect for LaneConnector<'_> {
             );
             self.failed(why)
         })?;
-        Ok(PooledLane { lane, id, _slot: slot })
+        Ok(PooledLane { lane, id, slot: Some(slot), ring: None })
     }
 
     fn is_lost(&self, _error: &LaneError) -> bool {
@@ -132,8 +145,45 @@ impl Connect for LaneConnector<'_> {
 }
 
 impl LaneConnector<'_> {
+    /// A connected lane, and what the peer knows it by. Where the peer had a lane under that number, its end of that one
+    /// is gone.
+    pub fn open_in(&self, slot: &Slot, deadline: &Deadline<'_>) -> Result<(Lane, String), LaneError> {
+        let id: [u8; 8] = random_bytes().map_err(EngineError::os("random bytes"))?;
+        let id = hex(&id);
+        let lane = self.make(slot, self.rail.nic.options().queue_pairs, deadline)?;
+        match self.connect(lane, slot, &id, deadline)? {
+            Connected::Lane(lane) => Ok((lane, id)),
+            // Only as many as its own are taken by an engine of another make.
+            Connected::OtherCount(count) => {
+                let lane = self.make(slot, count, deadline)?;
+                match self.connect(lane, slot, &id, deadline)? {
+                    Connected::Lane(lane) => Ok((lane, id)),
+                    Connected::OtherCount(again) => {
+                        Err(self.failed(format!("it wants {count} queue pairs, then {again}")))
+                    }
+                }
+            }
+        }
+    }
+
+    /// With queue pairs that are not all the same as those that the number had last.
+    fn make(&self, slot: &Slot, count: usize, deadline: &Deadline<'_>) -> Result<Lane, LaneError> {
+        let (nic, is_ours) = (self.rail.nic.clone(), self.is_ours);
+        let last = slot.of.last.lock()[slot.number].clone();
+        let numbers = |lane: &Lane| -> Vec<u32> { lane.ends().into_iter().map(|(number, _)| number).collect() };
+        let made = self.on_card(deadline, move || {
+            let make = || if is_ours { Lane::with_queue_pairs(&nic, count) } else { Lane::from_zero(&nic, count) };
+            let first = make()?;
+            // While the first one is there no other has its numbers.
+            if numbers(&first) == last { make() } else { Ok(first) }
+        })?;
+        let lane = made.map_err(|error: VerbsError| self.failed(error))?;
+        slot.of.last.lock()[slot.number] = numbers(&lane);
+        Ok(lane)
+    }
+
     /// Has the peer make its ends, then connects this side's to them.
-    fn connect(&self, lane: Lane, slot: &Slot, id: &str, deadline: &Deadline<'_>) -> Result<Lane, LaneError> {
+    fn connect(&self, lane: Lane, slot: &Slot, id: &str, deadline: &Deadline<'_>) -> Result<Connected, LaneError> {
         let directory = self.context.directory()?;
         let nic = &self.rail.nic;
         let (numbers, psn): (Vec<u32>, Vec<u32>) = lane.ends().into_iter().unzip();
@@ -144,7 +194,7 @@ impl LaneConnector<'_> {
             peer_nic_path: format!("{}@{}", self.peer, self.rail.peer_nic),
             qp_num: numbers,
             reply_msg: String::new(),
-            mooncake_rs: Some(OurConnection {
+            mooncake_rs: self.is_ours.then(|| OurConnection {
                 lane: id.to_owned(),
                 psn,
                 mtu: nic.mtu().bytes(),
@@ -155,12 +205,17 @@ impl LaneConnector<'_> {
         let reply = directory.ask_to_connect(self.peer, asked.encode(), deadline)?;
         let reply: ConnectionBody = serde_json::from_slice(&reply)
             .map_err(|error| EngineError::malformed(self.peer, format!("its answer to a connection: {error}")))?;
+        let own = lane.ends().len();
         if !reply.reply_msg.is_empty() {
+            // It says which it has.
+            if !self.is_ours && !reply.qp_num.is_empty() && reply.qp_num.len() != own {
+                return Ok(Connected::OtherCount(reply.qp_num.len()));
+            }
             return Err(self.failed(format!("it refuses: {}", reply.reply_msg)));
         }
-        let ends = peer_ends(&reply, lane.ends().len()).map_err(|reason| EngineError::malformed(self.peer, reason))?;
+        let ends = peer_ends(&reply, own).map_err(|reason| EngineError::malformed(self.peer, reason))?;
         let connected = self.on_card(deadline, move || lane.connect(&ends).map(|()| lane))?;
-        connected.map_err(|error| self.failed(error))
+        connected.map(Connected::Lane).map_err(|error| self.failed(error))
     }
 
     /// Makes a call on the card's own thread, which it may keep.
@@ -179,6 +234,13 @@ impl LaneConnector<'_> {
         let source = std::io::Error::other(why.to_string());
         EngineError::Socket { peer: self.peer.to_owned(), what: "connect by RDMA", source }.into()
     }
+}
+
+/// What becomes of a lane that a peer was asked to connect.
+enum Connected {
+    Lane(Lane),
+    /// It has so many queue pairs for a lane, and takes no other number.
+    OtherCount(usize),
 }
 
 /// The sender's ends of a message that connects so many.
@@ -200,8 +262,11 @@ pub(super) fn peer_ends(body: &ConnectionBody, count: usize) -> Result<Vec<PeerE
         .collect())
 }
 
-impl From<VerbsError> for LaneError {
-    fn from(error: VerbsError) -> LaneError {
-        EngineError::Memory(error.to_string()).into()
+impl Drop for PooledLane {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            // It may take as long as the card does.
+            let _ = self.lane.nic().give(move || drop(ring));
+        }
     }
 }

@@ -7,6 +7,7 @@ mod connector;
 mod keys;
 mod passive;
 mod path;
+mod ring;
 mod working_memory;
 
 use std::sync::Arc;
@@ -123,12 +124,6 @@ impl Transport for Rdma {
     fn path_to(&self, _context: &Context, peer: &PeerInfo<'_>, _deadline: &Deadline<'_>) -> Result<Reach, EngineError> {
         if !peer.document.protocol.has("rdma") || peer.document.devices.is_empty() {
             return Ok(Reach::Unreachable(format!("it offers {:?} and no RDMA device", peer.document.protocol)));
-        }
-        if peer.document.engine_id().is_none() {
-            // Until writes that failed can be retired there.
-            return Ok(Reach::Unreachable(
-                "an engine of another make is reached by TCP, and reaches this one by RDMA".into(),
-            ));
         }
         Ok(Reach::Path(Box::new(RdmaPath::new(self.nics.clone(), self.memory.clone(), peer))))
     }

@@ -11,8 +11,9 @@ use mooncake_verbs::{Operation, Status};
 use parking_lot::{Mutex, RwLock};
 
 use super::CARD_TIME;
-use super::connector::{LANES_MAX, LaneConnector, LaneError, PooledLane, Rail, Slots};
+use super::connector::{LANES_MAX, LaneConnector, LaneError, PooledLane, Rail, Slot, Slots};
 use super::keys::PeerKeys;
+use super::ring::{Ring, StagedWork};
 use super::working_memory::WorkingMemory;
 use crate::error::EngineError;
 use crate::protocol::connection::{ConnectionBody, OurConnection};
@@ -31,8 +32,19 @@ pub(crate) struct RdmaPath {
     lanes: Pool<PooledLane>,
     slots: Arc<Slots>,
     /// Lanes with writes that failed: until the peer has destroyed their ends there, bytes may land.
-    unsettled: Mutex<Vec<String>>,
+    unsettled: Mutex<Vec<Unsettled>>,
+    /// Whether the peer is an engine of ours.
+    is_ours: bool,
     pause: Mutex<Option<Pause>>,
+}
+
+/// A lane with a write that failed.
+#[derive(Debug)]
+struct Unsettled {
+    /// What a peer of ours knows it by.
+    id: String,
+    /// Its number: an engine of another make destroys its end when another lane is connected under it.
+    slot: Option<Slot>,
 }
 
 /// The rail failed, and is left out for a while.
@@ -55,28 +67,26 @@ impl RdmaPath {
             lanes: Pool::new(pool_limits(LANES_MAX)),
             slots: Arc::default(),
             unsettled: Mutex::default(),
+            is_ours: peer.document.engine_id().is_some(),
             pause: Mutex::default(),
         }
     }
 
     /// Local and remote pieces of requests. An error says why RDMA cannot carry them.
-    fn plan(&self, requests: &[Request]) -> Result<Plan, Unplanned> {
+    fn plan(&self, requests: &[Request]) -> Result<Plan, NoKey> {
         let keys = self.keys.read().clone();
         let slice = self.rail.nic.options().slice_bytes.max(4_096);
-        let mut plan = Plan { works: Vec::with_capacity(requests.len()), held: Vec::new() };
+        let mut plan = Plan { works: Vec::with_capacity(requests.len()), staged: Vec::new(), held: Vec::new() };
         for request in requests {
             let (local, len) = (request.local, request.local.len());
             if len == 0 {
                 continue;
             }
-            let here = match plan.held.iter().find(|held| held.holds(local)) {
-                Some(held) => held.clone(),
-                None => {
-                    let found = self.memory.find(local).ok_or(Unplanned::Local)?;
-                    plan.held.push(found.clone());
-                    found
-                }
-            };
+            let here = plan.held.iter().find(|held| held.holds(local)).cloned().or_else(|| {
+                let found = self.memory.find(local)?;
+                plan.held.push(found.clone());
+                Some(found)
+            });
             let operation = match request.opcode {
                 Opcode::Read => Operation::Read,
                 Opcode::Write => Operation::Write,
@@ -84,12 +94,20 @@ impl RdmaPath {
             let mut at = 0;
             while at < len {
                 let remote = request.remote + at as u64;
-                let wanted = (len - at).min(slice);
-                let (remote, there) =
-                    keys.part(self.rail.peer_number, remote, wanted as u64).ok_or(Unplanned::Remote)?;
-                let piece = here.piece(self.rail.number, local.addr() + at, there as usize).ok_or(Unplanned::Local)?;
-                at += piece.bytes() as usize;
-                plan.works.push(Work { operation, local: piece, remote });
+                let wanted = (len - at).min(slice) as u64;
+                let (remote, there) = keys.part(self.rail.peer_number, remote, wanted).ok_or(NoKey)?;
+                let there = there as usize;
+                let piece = here.as_ref().and_then(|here| here.piece(self.rail.number, local.addr() + at, there));
+                at += match piece {
+                    Some(local) => {
+                        plan.works.push(Work { operation, local, remote });
+                        local.bytes() as usize
+                    }
+                    None => {
+                        plan.staged.push(StagedWork { operation, local: local.part(at, there), remote });
+                        there
+                    }
+                };
             }
         }
         Ok(plan)
@@ -108,20 +126,25 @@ impl RdmaPath {
 
     fn carry(&self, context: &Context, plan: Plan, deadline: &Deadline<'_>) -> Result<(), LaneError> {
         // A card that does not stop may touch them at any time.
-        let held = ManuallyDrop::new(plan.held);
-        let by = LaneConnector { context, peer: &self.peer, rail: &self.rail, slots: &self.slots };
+        let Plan { works, staged, held } = plan;
+        let held = ManuallyDrop::new(held);
         let stall = context.options.stall_timeout;
-        let result = self.lanes.with(&by, deadline, |pooled| {
-            let carried = pooled.lane.carry(&mut plan.works.iter().copied(), deadline, stall);
-            if carried.as_ref().is_err_and(|error| error.is_unsettled) {
-                self.unsettled.lock().push(pooled.id.clone());
+        let result = self.lanes.with(&self.connector(context), deadline, |pooled| {
+            let carried = carry_on(context, pooled, &works, &staged, deadline, stall);
+            if matches!(&carried, Err(LaneError::Carry(error)) if error.is_unsettled) {
+                let slot = if self.is_ours { None } else { pooled.slot.take() };
+                self.unsettled.lock().push(Unsettled { id: pooled.id.clone(), slot });
             }
-            carried.map_err(LaneError::Carry)
+            carried
         });
         if !matches!(&result, Err(LaneError::Carry(error)) if error.is_stuck) {
             drop(ManuallyDrop::into_inner(held));
         }
         result
+    }
+
+    fn connector<'a>(&'a self, context: &'a Context) -> LaneConnector<'a> {
+        LaneConnector { context, peer: &self.peer, rail: &self.rail, slots: &self.slots, is_ours: self.is_ours }
     }
 
     fn paused(&self) -> Option<String> {
@@ -150,6 +173,8 @@ impl RdmaPath {
         match error {
             LaneError::Connect(error @ (EngineError::Interrupted | EngineError::Closed)) => PathError::Failed(error),
             LaneError::Connect(error) => self.leave_out(error.to_string()),
+            LaneError::Local(error) => PathError::Failed(error),
+            LaneError::NoRing(reason) => PathError::Unsuitable(reason.into()),
             LaneError::Carry(CarryError { is_stuck: true, reason, nic, .. }) => {
                 let why =
                     format!("{nic} does not stop ({reason}); memory of this call stays registered, and it may change");
@@ -167,27 +192,43 @@ impl RdmaPath {
     }
 }
 
-/// Why there is no plan.
-enum Unplanned {
-    /// Memory of this side is not registered.
-    Local,
-    /// No key opens this address of the peer.
-    Remote,
-}
+/// No key opens an address of the peer.
+struct NoKey;
 
-impl From<Unplanned> for PathError {
-    fn from(unplanned: Unplanned) -> PathError {
-        PathError::Unsuitable(match unplanned {
-            Unplanned::Local => "memory of this side is not registered".into(),
-            Unplanned::Remote => "the peer lends no memory for RDMA there".into(),
-        })
+impl From<NoKey> for PathError {
+    fn from(_: NoKey) -> PathError {
+        PathError::Unsuitable("the peer lends no memory for RDMA there".into())
     }
 }
 
 /// Work of a call, and what keeps its memory registered meanwhile.
 struct Plan {
     works: Vec<Work>,
+    /// Of local memory that is not registered.
+    staged: Vec<StagedWork>,
     held: Vec<Arc<Registered>>,
+}
+
+/// Carries a plan out on a lane.
+fn carry_on(
+    context: &Context,
+    pooled: &mut PooledLane,
+    works: &[Work],
+    staged: &[StagedWork],
+    deadline: &Deadline<'_>,
+    stall: Duration,
+) -> Result<(), LaneError> {
+    if !works.is_empty() {
+        pooled.lane.carry(&mut works.iter().copied(), deadline, stall)?;
+    }
+    if staged.is_empty() {
+        return Ok(());
+    }
+    let ring = match &mut pooled.ring {
+        Some(ring) => ring,
+        none => none.insert(Ring::new(&pooled.lane)?),
+    };
+    ring.carry(context, &mut pooled.lane, staged, deadline, stall)
 }
 
 impl Path for RdmaPath {
@@ -195,12 +236,9 @@ impl Path for RdmaPath {
         if let Some(reason) = self.paused() {
             return Err(PathError::Unsuitable(reason.into()));
         }
-        if context.buffers.are_any_on_device(requests) {
-            return Err(PathError::Unsuitable("memory of a device goes by TCP".into()));
-        }
         self.retire_abandoned(context, deadline)?;
         let mut plan = self.plan(requests);
-        if let Err(Unplanned::Remote) = plan {
+        if let Err(NoKey) = plan {
             self.fetch_keys(context, deadline)?;
             plan = self.plan(requests);
         }
@@ -227,28 +265,14 @@ impl Path for RdmaPath {
     }
 
     fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        let retire = self.unsettled.lock().clone();
-        if retire.is_empty() {
+        if self.unsettled.lock().is_empty() {
             return Ok(());
         }
-        let directory = context.directory()?;
-        let asked = ConnectionBody {
-            local_nic_path: format!("{}@{}", directory.own_name(), self.rail.nic.name()),
-            peer_nic_path: format!("{}@{}", self.peer, self.rail.peer_nic),
-            mooncake_rs: Some(OurConnection { retire: retire.clone(), ..OurConnection::default() }),
-            ..ConnectionBody::default()
-        };
-        let reply = directory.ask_to_connect(&self.peer, asked.encode(), &deadline.within(CARD_TIME))?;
-        let reply: ConnectionBody = serde_json::from_slice(&reply)
-            .map_err(|error| EngineError::malformed(&self.peer, format!("its answer to the end of a lane: {error}")))?;
-        let retired = reply.mooncake_rs.map_or_else(Vec::new, |ours| ours.retire);
-        self.unsettled.lock().retain(|id| !retired.contains(id));
-        match retire.iter().all(|id| retired.contains(id)) {
-            true => Ok(()),
-            false => {
-                let why = "its ends of lanes with writes that failed are not gone; they may still land there";
-                Err(EngineError::malformed(&self.peer, why))
-            }
+        let deadline = deadline.within(CARD_TIME);
+        if self.is_ours {
+            self.retire_by_word(context, &deadline)
+        } else {
+            self.retire_by_new_lanes(context, &deadline)
         }
     }
 
@@ -261,6 +285,50 @@ impl Path for RdmaPath {
             Some(reason) => PathStatus::Down(format!("RDMA is left out: {reason}")),
             None => PathStatus::Up(format!("{} to {}", self.rail.nic.name(), self.rail.peer_nic)),
         }
+    }
+}
+
+impl RdmaPath {
+    /// An engine of ours is asked to destroy its ends, and says which are gone.
+    fn retire_by_word(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        let retire: Vec<String> = self.unsettled.lock().iter().map(|lane| lane.id.clone()).collect();
+        let directory = context.directory()?;
+        let asked = ConnectionBody {
+            local_nic_path: format!("{}@{}", directory.own_name(), self.rail.nic.name()),
+            peer_nic_path: format!("{}@{}", self.peer, self.rail.peer_nic),
+            mooncake_rs: Some(OurConnection { retire: retire.clone(), ..OurConnection::default() }),
+            ..ConnectionBody::default()
+        };
+        let reply = directory.ask_to_connect(&self.peer, asked.encode(), deadline)?;
+        let reply: ConnectionBody = serde_json::from_slice(&reply)
+            .map_err(|error| EngineError::malformed(&self.peer, format!("its answer to the end of a lane: {error}")))?;
+        let retired = reply.mooncake_rs.map_or_else(Vec::new, |ours| ours.retire);
+        self.unsettled.lock().retain(|lane| !retired.contains(&lane.id));
+        if retire.iter().all(|id| retired.contains(id)) {
+            return Ok(());
+        }
+        let why = "its ends of lanes with writes that failed are not gone; they may still land there";
+        Err(EngineError::malformed(&self.peer, why))
+    }
+
+    /// An engine of another make destroys what it has under a number when other queue pairs come under it, before it
+    /// answers.
+    fn retire_by_new_lanes(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        // They stay listed until it has: of several callers none may write before.
+        let Some(mut unsettled) = self.unsettled.try_lock_until(deadline.until) else {
+            let (peer, what, waited) =
+                (self.peer.clone(), "the end of lanes with writes that failed", deadline.waited());
+            return Err(EngineError::Timeout { peer, what, waited });
+        };
+        while let Some(Unsettled { slot: Some(slot), .. }) = unsettled.last() {
+            let opened = self.connector(context).open_in(slot, deadline);
+            opened.map_err(|error| match error {
+                LaneError::Connect(error) | LaneError::Local(error) => error,
+                error => EngineError::Memory(error.to_string()),
+            })?;
+            unsettled.pop();
+        }
+        Ok(())
     }
 }
 
