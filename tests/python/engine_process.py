@@ -20,7 +20,14 @@ from concurrent.futures import Future
 class EngineProcess:
     """``peer.call("initialize", ...)`` calls the engine's method; ``peer.run(source)`` gives its ``result``."""
 
-    def __init__(self, python: str = sys.executable, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+        protocol: str = "tcp",
+        device: str = "",
+    ):
+        self.protocol, self.device = protocol, device
         self.process = subprocess.Popen(
             [python, os.path.abspath(__file__)],
             stdin=subprocess.PIPE,
@@ -59,7 +66,7 @@ class EngineProcess:
 
     def begin(self, metadata: str = "P2PHANDSHAKE", name: str = "127.0.0.1") -> str:
         """Initializes the engine; its name for peers."""
-        assert self.call("initialize", name, metadata, "tcp", "") == 0
+        assert self.call("initialize", name, metadata, self.protocol, self.device) == 0
         return f"127.0.0.1:{self.call('get_rpc_port')}" if metadata == "P2PHANDSHAKE" else name
 
     def buffer(self, size: int, fill: int = 0, register: bool = True) -> int:

@@ -103,7 +103,7 @@ def test_variables_that_do_nothing_here_are_told_once_a_process(shared_cluster, 
     given |= {"MOONCAKE_BUCKET_MAX_TOTAL_SIZE": "1", "MOONCAKE_NOBODY_KNOWS": "1"}
     lines = said(shared_cluster, monkeypatch, TWICE, **given)
     assert lines.count("MC_TRANSFER_TIMEOUT has no effect: MC_DATA_TIMEOUT_MS") == 1
-    assert lines.count("MC_GID_INDEX has no effect: there is no RDMA in this version\n") == 1
+    assert lines.count("MC_GID_INDEX has no effect: RDMA is of transfer engines alone in this version\n") == 1
     assert lines.count("MOONCAKE_BUCKET_MAX_TOTAL_SIZE has no effect: a tier has files of its own") == 1
     assert lines.count("without effect: MOONCAKE_NOBODY_KNOWS\n") == 1
 

@@ -229,9 +229,8 @@ impl Nic {
 
     /// A queue pair with its completions in a queue of this card.
     pub(crate) fn queue_pair(self: &Arc<Nic>, queue: &Arc<CompletionQueue>) -> Result<CountedQueuePair, VerbsError> {
-        let RdmaOptions { send_depth, inline_bytes, .. } = self.options;
-        let send_depth = send_depth.min(self.context.limits().send_depth).max(4);
-        let options = QueuePairOptions { send_depth, pieces: 1, inline_bytes };
+        let send_depth = self.options.send_depth.min(self.context.limits().send_depth).max(4);
+        let options = QueuePairOptions { send_depth, pieces: 1, inline_bytes: 0 };
         let inner = QueuePair::new(&self.domain, queue, options)?;
         self.queue_pairs.fetch_add(1, Ordering::Relaxed);
         Ok(CountedQueuePair { inner: Some(inner), nic: self.clone(), depth: send_depth })

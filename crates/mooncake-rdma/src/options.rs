@@ -21,8 +21,6 @@ pub struct RdmaOptions {
     pub queue_pairs: usize,
     /// Requests under way of one queue pair.
     pub send_depth: u32,
-    /// Bytes that a request takes along.
-    pub inline_bytes: u32,
     /// The largest request, bytes.
     pub slice_bytes: usize,
     /// The largest region, bytes; the device's own limit holds besides.
@@ -45,7 +43,6 @@ impl Default for RdmaOptions {
             mtu: Mtu::of_bytes(4_096).expect("one of five"),
             queue_pairs: 2,
             send_depth: 256,
-            inline_bytes: 64,
             slice_bytes: 1 << 20,
             region_bytes: 2 << 30,
             traffic_class: None,

@@ -130,13 +130,13 @@ fn a_card_that_does_not_stop_is_told_within_its_time() {
 #[test]
 fn late_packets_of_a_failed_write_land_until_the_peer_destroys_its_end_and_no_longer() {
     let fake = FakeVerbs::start(2);
-    fake.tell("late on 300");
+    fake.tell("late all 100");
     let (here, there) = (Side::new(0, 4 * MIB), Side::new(1, 4 * MIB));
     let mut was_late = 0;
-    for round in 0..20 {
+    for round in 0..10 {
         let (mut own, peer) = lanes(&here, &there);
         here.fill(0, &bytes(round, 2 * MIB));
-        fake.tell("hold fake0");
+        fake.tell("hold fake0 acks stalls");
         let mut works =
             (0..8).map(|nth| here.work(Operation::Write, nth * (MIB / 4), MIB / 4, &there, nth * (MIB / 4)));
         let error = own.carry(&mut works, &within(Duration::from_millis(20)), STALL).unwrap_err();

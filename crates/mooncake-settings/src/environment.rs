@@ -208,6 +208,9 @@ pub fn remarks(reader: Reader, names: impl IntoIterator<Item = String>) -> Vec<S
     let is_ours = |name: &String| name.starts_with("MC_") || name.starts_with("MOONCAKE_");
     for name in names.into_iter().filter(is_ours).collect::<BTreeSet<_>>() {
         match known.iter().find(|variable| variable.name == name) {
+            Some(_) if reader == Reader::Store && engine::OF_RDMA.contains(&name.as_str()) => {
+                families.entry(engine::RDMA_OF_STORES).or_default().push(name);
+            }
             Some(variable) if variable.support == Support::Supported => {}
             Some(Setting { support: Support::Inactive, help, .. }) => {
                 remarks.push(format!("{name} has no effect: this version does not have {help}"));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use mooncake_os::BlockingPool;
 use mooncake_rdma::{RdmaOptions, Topology};
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
+use mooncake_verbs::Mtu;
 
 use crate::error::EngineError;
 use crate::protocol::peer_name;
@@ -147,6 +148,8 @@ impl EngineOptions {
         if var("MC_LEGACY_RPC_PORT_BINDING").is_some() {
             self.port_of_name = Some(number("MC_HANDSHAKE_PORT")?.map_or(12_001, |port| port as u16));
         }
+        self.force_tcp |= var("MC_FORCE_TCP").is_some();
+        self.rdma = rdma_from_env(self.rdma, &var)?;
         if ["MC_CUSTOM_TOPO_JSON", "MC_TE_FILTERS"].iter().any(|name| var(name).is_some()) {
             self.topology = Some(Topology::from_env("", &var));
         }
@@ -199,6 +202,27 @@ impl EngineOptions {
     }
 }
 
+/// The environment over settings of RDMA.
+fn rdma_from_env(rdma: RdmaOptions, var: &impl Fn(&str) -> Option<String>) -> Result<RdmaOptions, EngineError> {
+    let number = |name| parsed::<u64>(name, var).map_err(wrong);
+    let small = |name| Ok::<_, EngineError>(number(name)?.map(|number| number as u8));
+    let mtu = number("MC_MTU")?.and_then(|bytes| Mtu::of_bytes(bytes as u32));
+    Ok(RdmaOptions {
+        port: small("MC_IB_PORT")?.unwrap_or(rdma.port),
+        gid_index: small("MC_GID_INDEX")?.or(rdma.gid_index),
+        gid_retries: small("MC_AUTO_GID_MAX_RETRIES")?.unwrap_or(rdma.gid_retries),
+        partition: number("MC_PKEY_INDEX")?.map_or(rdma.partition, |index| index as u16),
+        mtu: mtu.unwrap_or(rdma.mtu),
+        queue_pairs: number("MC_NUM_QP_PER_EP")?.map_or(rdma.queue_pairs, |count| count as usize),
+        send_depth: number("MC_MAX_WR")?.map_or(rdma.send_depth, |depth| depth as u32),
+        slice_bytes: number("MC_SLICE_SIZE")?.map_or(rdma.slice_bytes, |bytes| bytes as usize),
+        region_bytes: number("MC_MAX_MR_SIZE")?.unwrap_or(rdma.region_bytes),
+        traffic_class: small("MC_IB_TC")?.or(rdma.traffic_class),
+        service_level: small("MC_IB_SL")?.or(rdma.service_level),
+        rail_pause: number("MC_RDMA_RAIL_PAUSE_SECONDS")?.map_or(rdma.rail_pause, Duration::from_secs),
+    })
+}
+
 /// Threads that ask name resolvers and metadata services for an engine.
 pub(crate) fn blocking_pool() -> BlockingPool {
     BlockingPool::new(BLOCKING_THREADS_MAX, "mooncake-errand")
@@ -233,12 +257,22 @@ mod tests {
             ("MC_TCP_MAX_CONNECTIONS_PER_PEER", "2"),
             ("MC_TCP_BIND_ADDRESS", "::1"),
             ("MC_TE_BIND_ADDRESS", "127.0.0.2"),
+            ("MC_FORCE_TCP", "1"),
+            ("MC_GID_INDEX", "3"),
+            ("MC_MTU", "1024"),
+            ("MC_NUM_QP_PER_EP", "4"),
+            ("MC_IB_TC", "106"),
+            ("MC_RDMA_RAIL_PAUSE_SECONDS", "7"),
         ]);
         let some = some.unwrap();
         assert_eq!(
             (some.ports, some.transfer_timeout, some.same_host),
             (20_000..=20_010, Duration::from_secs(5), false)
         );
+        assert!(some.force_tcp && !none.force_tcp && none.rdma == RdmaOptions::default());
+        let rdma = &some.rdma;
+        assert_eq!((rdma.gid_index, rdma.mtu.bytes(), rdma.queue_pairs, rdma.port), (Some(3), 1024, 4, 1));
+        assert_eq!((rdma.traffic_class, rdma.service_level, rdma.rail_pause.as_secs()), (Some(106), None, 7));
         assert_eq!((some.stripes, some.advertise.as_deref()), (8, Some("::1")));
         assert_eq!((some.bind, some.bind_if_told), ("127.0.0.2".parse().ok(), "::1".parse().ok()));
         assert_eq!(with(&[("MC_TCP_MAX_CONNECTIONS_PER_PEER", "3")]).unwrap().stripes, 3, "its name of old");
@@ -274,6 +308,9 @@ mod tests {
             ("MC_MIN_RPC_PORT", "70000"),
             ("MC_TCP_BIND_ADDRESS", "here"),
             ("MC_TE_BIND_ADDRESS", "there"),
+            ("MC_MTU", "1500"),
+            ("MC_IB_PORT", "0"),
+            ("MC_SLICE_SIZE", "1"),
         ] {
             let error = with(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

@@ -159,7 +159,7 @@ fn memory_that_a_peer_registers_later_or_anew_is_reached() {
 #[test]
 fn a_failed_write_is_retired_before_it_is_repeated() {
     let fake = FakeVerbs::start(2);
-    fake.tell("late on 250");
+    fake.tell("late all 250");
     let target = engine(1);
     let initiator =
         Engine::new("127.0.0.1", EngineOptions { stall_timeout: Duration::from_millis(100), ..options(0) }).unwrap();
@@ -170,7 +170,7 @@ fn a_failed_write_is_retired_before_it_is_repeated() {
     initiator.transfer(peer, &[old.write_to(lent.addr())]).unwrap();
     assert_eq!(link(&initiator).path, "rdma");
     // Its bytes are on their way, and no completion ever comes.
-    fake.tell("hold fake0");
+    fake.tell("hold fake0 acks stalls");
     initiator.transfer(peer, &[old.write_to(lent.addr())]).unwrap();
     assert_eq!(link(&initiator).path, "tcp");
     assert!(link(&initiator).reason.contains("no byte moved"), "{}", link(&initiator).reason);

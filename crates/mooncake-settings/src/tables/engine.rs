@@ -2,7 +2,28 @@
 
 use crate::setting::{Setting, Type};
 
-pub(crate) const RDMA: &str = "there is no RDMA in this version";
+pub(crate) const RDMA: &str = "RDMA of this version has no use for it";
+const WORKERS: &str = "the thread that transfers posts and polls by itself";
+
+/// Why variables of RDMA mean nothing to stores.
+pub(crate) const RDMA_OF_STORES: &str = "RDMA is of transfer engines alone in this version";
+
+/// Those that engines read.
+pub(crate) const OF_RDMA: &[&str] = &[
+    "MC_FORCE_TCP",
+    "MC_IB_PORT",
+    "MC_GID_INDEX",
+    "MC_AUTO_GID_MAX_RETRIES",
+    "MC_PKEY_INDEX",
+    "MC_MTU",
+    "MC_NUM_QP_PER_EP",
+    "MC_MAX_WR",
+    "MC_SLICE_SIZE",
+    "MC_MAX_MR_SIZE",
+    "MC_IB_TC",
+    "MC_IB_SL",
+    "MC_RDMA_RAIL_PAUSE_SECONDS",
+];
 
 /// Of stores and of engines.
 pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::supported(
@@ -82,23 +103,54 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "file with the matrix of devices, in place of what is discovered",
     ),
-    Setting::no_effect(
-        "MC_FORCE_TCP",
-        Type::Text,
+    Setting::supported("MC_FORCE_TCP", Type::Text, "", "set to anything: no RDMA, whatever the protocol is"),
+    Setting::supported("MC_IB_PORT", Type::Whole(1, 255), "1", "port of RDMA devices"),
+    Setting::supported(
+        "MC_GID_INDEX",
+        Type::Whole(0, 255),
         "",
-        "TCP and copies within the host are what there is; MC_SHM=0 leaves TCP",
+        "which address of the port is used; none: RoCE v2 or InfiniBand, routed before private before link-local",
+    ),
+    Setting::supported(
+        "MC_AUTO_GID_MAX_RETRIES",
+        Type::Whole(0, 16),
+        "2",
+        "how many other addresses are tried where the kernel finds no way from the first one",
+    ),
+    Setting::supported("MC_PKEY_INDEX", Type::Whole(0, 65_535), "0", "partition, by its index in the port's table"),
+    Setting::supported(
+        "MC_MTU",
+        Type::OneOf(&["256", "512", "1024", "2048", "4096"]),
+        "4096",
+        "bytes of the largest packet, where the link takes it; engines of other makes need the same at both ends",
+    ),
+    Setting::supported("MC_NUM_QP_PER_EP", Type::Whole(1, 64), "2", "queue pairs of one lane to a peer"),
+    Setting::supported("MC_MAX_WR", Type::Whole(4, 65_535), "256", "requests under way of one queue pair"),
+    Setting::supported(
+        "MC_SLICE_SIZE",
+        Type::Whole(4_096, 1 << 30),
+        "1048576",
+        "bytes of the largest request that a device is given",
+    ),
+    Setting::supported(
+        "MC_MAX_MR_SIZE",
+        Type::Whole(4_096, i64::MAX as i128),
+        "2147483648",
+        "bytes that are registered at a time; the device's own limit holds besides",
+    ),
+    Setting::supported("MC_IB_TC", Type::Whole(0, 255), "", "traffic class of packets"),
+    Setting::supported("MC_IB_SL", Type::Whole(0, 15), "", "service level of packets"),
+    Setting::supported(
+        "MC_RDMA_RAIL_PAUSE_SECONDS",
+        Type::Whole(0, 3_600),
+        "30",
+        "for how long a pair of devices that failed is left out; twice as long each time, 600 at most",
     ),
     Setting::no_effect("MC_TCP_ENABLE_CONNECTION_POOL", Type::Text, "", "connections are always kept"),
     Setting::no_effect("MC_TCP_SLICE_SIZE", Type::Text, "", "nothing is cut for TCP"),
     Setting::no_effect("MC_USE_IPV6", Type::Text, "", "both versions are listened on"),
     Setting::no_effect("MC_DISABLE_METACACHE", Type::Text, "", "a description that turns out old is fetched anew"),
-    Setting::no_effect("MC_SLICE_SIZE", Type::Text, "", RDMA),
-    Setting::no_effect("MC_RETRY_CNT", Type::Text, "", RDMA),
-    Setting::no_effect("MC_GID_INDEX", Type::Text, "", RDMA),
-    Setting::no_effect("MC_IB_TC", Type::Text, "", RDMA),
-    Setting::no_effect("MC_IB_SL", Type::Text, "", RDMA),
-    Setting::no_effect("MC_IB_PORT", Type::Text, "", RDMA),
-    Setting::no_effect("MC_WORKERS_PER_CTX", Type::Text, "", RDMA),
-    Setting::no_effect("MC_NUM_QP_PER_EP", Type::Text, "", RDMA),
+    Setting::no_effect("MC_RETRY_CNT", Type::Text, "", "what failed by RDMA goes again by TCP"),
+    Setting::no_effect("MC_WORKERS_PER_CTX", Type::Text, "", WORKERS),
     Setting::no_effect("MC_FORCE_HCA", Type::Text, "", RDMA),
 ];

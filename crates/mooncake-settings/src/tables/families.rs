@@ -31,7 +31,6 @@ pub(crate) const READ_BY_ENGINES: &[&str] = &[
 /// Names, or with a star beginnings of names, and why they have no effect. No beginning covers a misspelt name that is
 /// read.
 pub(crate) const FAMILIES: &[(&str, &str)] = &[
-    ("MC_AUTO_GID_*", RDMA),
     ("MC_CONN_PAUSE_TTL_MS", RDMA),
     ("MC_DISABLE_GPU_DIRECT_RDMA", RDMA),
     ("MC_EFA_*", RDMA),
@@ -46,17 +45,13 @@ pub(crate) const FAMILIES: &[(&str, &str)] = &[
     ("MC_MAX_CQE_PER_CTX", RDMA),
     ("MC_MAX_EP_PER_CTX", RDMA),
     ("MC_MAX_INLINE", RDMA),
-    ("MC_MAX_MR_SIZE", RDMA),
     ("MC_MAX_SGE", RDMA),
-    ("MC_MAX_WR", RDMA),
     ("MC_MIN_REG_SIZE", RDMA),
     ("MC_MLX5_*", RDMA),
     ("MC_MS_*", RDMA),
-    ("MC_MTU", RDMA),
     ("MC_NIC_PEER_AFFINITY", RDMA),
     ("MC_NUM_*", RDMA),
     ("MC_PATH_ROUNDROBIN", RDMA),
-    ("MC_PKEY_INDEX", RDMA),
     ("MC_RDMA_*", RDMA),
     ("MC_SLICE_TIMEOUT", RDMA),
     ("MC_TRACK_RDMA_*", RDMA),
