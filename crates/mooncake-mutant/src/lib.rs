@@ -243,6 +243,13 @@ mutants! {
     RemovalsGoByRid,
     /// A record begins behind the first number of its file.
     RecordsBeginAnywhere,
+    // --------------------------------------------------------------- RDMA
+    /// A write has ended when it has completed: nothing is read behind it.
+    WritesEndWithTheirCompletion,
+    /// A call that fails returns without stopping what it has posted.
+    DrainsStopNothing,
+    /// What a failed write left on its way is not ended at the peer.
+    FailedWritesAreNotRetired,
 }
 
 #[cfg(feature = "switches")]

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::crc32c;
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_os::Deadline;
 use mooncake_rdma::Reason;
 use mooncake_test_support::FakeVerbs;
@@ -17,7 +18,7 @@ const MIB: usize = 1 << 20;
 fn a_written_object_is_there_when_the_call_returns_and_comes_back_whole() {
     let fake = FakeVerbs::start(2);
     // Long behind the completion, unless something is read.
-    fake.tell("visible 500");
+    fake.tell("visible 500 all");
     let (here, there) = (Side::new(0, 8 * MIB), Side::new(1, 8 * MIB));
     let (mut own, _peer) = lanes(&here, &there);
     own.prove(&within(STALL)).unwrap();
@@ -157,4 +158,13 @@ fn late_packets_of_a_failed_write_land_until_the_peer_destroys_its_end_and_no_lo
         }
     }
     assert!(was_late > 0, "the fake never sent anything late: this test shows nothing (seed {})", fake.seed());
+}
+
+#[test]
+fn what_a_lane_does_not_do_is_noticed() {
+    assert!(is_noticed_by(
+        Mutant::WritesEndWithTheirCompletion,
+        a_written_object_is_there_when_the_call_returns_and_comes_back_whole
+    ));
+    assert!(is_noticed_by(Mutant::DrainsStopNothing, memory_is_the_callers_when_a_call_returns_however_it_ends));
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use mooncake_mutant::{Mutant, is_noticed_by};
 use mooncake_test_support::{FakeCuda, FakeVerbs};
 use mooncake_transfer_engine::{Engine, EngineError, EngineOptions, LinkReport, Opcode, Protocol, Request, Topology};
 
@@ -269,4 +270,9 @@ fn an_engine_without_cards_and_one_with_reach_each_other_by_tcp() {
         assert_eq!(link(initiator).path, "tcp");
         there.range().write_from(&vec![7; MIB]).unwrap();
     }
+}
+
+#[test]
+fn a_failed_write_that_is_not_retired_is_noticed() {
+    assert!(is_noticed_by(Mutant::FailedWritesAreNotRetired, a_failed_write_is_retired_before_it_is_repeated));
 }
