@@ -36,7 +36,7 @@ endif
 RUST_SOURCES   := $(shell find crates -name '*.rs' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null)
 PYTHON_SOURCES := $(shell find python packaging -type f -not -name '*.so' -not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: help demo test lint-code lint-rest test-rust test-loom test-python test-wheel test-long test-aarch64 machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
+.PHONY: help demo test lint-code lint-rest test-rust test-loom test-python test-wheel test-long test-aarch64 test-rdma machine wheel install wheel-of bench e2e ttft gpu reference fmt lint clean
 
 # Where the virtual environment was made: one that was moved with its checkout is mended before it is used.
 MADE_AT := $(shell sed -n 's/^command = .* -m venv \(--[^ ]* \)*//p' $(VENV)/pyvenv.cfg 2>/dev/null)
@@ -144,6 +144,9 @@ test-long: $(WHEEL) ## what takes long: SCHEDULES of the simulation, FAULTS seco
 
 machine: $(WHEEL) ## what needs a kernel of its own, in an emulated machine: power cuts, bad disks (part of test-long)
 	$(PY) -m pytest -rP -m long $(wildcard tests/python/test_machine_*.py)
+
+test-rdma: $(WHEEL) ## engines by RDMA, in an emulated machine with Soft-RoCE devices (part of test-long)
+	$(PY) -m pytest -rP -m long tests/python/test_machine_rdma.py
 
 test-aarch64: $(VENV)/.test-tools ## the wheel for aarch64 and the kernels of its copies, on emulated processors (part of test-long)
 	$(PY) -m pytest -rP -m long tests/python/test_aarch64.py

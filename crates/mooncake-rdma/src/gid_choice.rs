@@ -1,7 +1,7 @@
 //! Which address of a port its connections use.
 //!
-//! A port with RoCE has several: of each address of its network device one for RoCE v1, which is not routed, and one for
-//! v2. The choice is Mooncake's: the address that most peers can reach.
+//! A port with RoCE has several: of each address of its network device one for RoCE v1, which is not routed, and one
+//! for v2. The choice is Mooncake's: the address that most peers can reach.
 
 use std::fs;
 use std::net::Ipv4Addr;

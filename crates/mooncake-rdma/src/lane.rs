@@ -124,8 +124,8 @@ impl Lane {
         Lane::with_queue_pairs(nic, nic.options().queue_pairs)
     }
 
-    /// The same with so many of them, whose first packets have numbers by chance: what is still on its way to queue pairs
-    /// of the same numbers, which are gone, is none of theirs.
+    /// The same with so many of them, whose first packets have numbers by chance: what is still on its way to queue
+    /// pairs of the same numbers, which are gone, is none of theirs.
     pub fn with_queue_pairs(nic: &Arc<Nic>, count: usize) -> Result<Lane, VerbsError> {
         Lane::make(nic, count, || u32::from_le_bytes(random_bytes().unwrap_or_default()) & 0x00ff_ffff)
     }
@@ -220,9 +220,9 @@ impl Lane {
         !self.is_spent && !self.nic.is_down()
     }
 
-    /// Carries work out, in this thread: all of it, or an error. Writes are in the peer's memory then, for whoever looks
-    /// there: behind the last one of each queue pair a READ of its last byte has completed. `stall` is the longest time
-    /// in which no request completes.
+    /// Carries work out, in this thread: all of it, or an error. Writes are in the peer's memory then, for whoever
+    /// looks there: behind the last one of each queue pair a READ of its last byte has completed. `stall` is the
+    /// longest time in which no request completes.
     pub fn carry(
         &mut self,
         work: &mut dyn Iterator<Item = Work>,

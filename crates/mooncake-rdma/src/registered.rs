@@ -71,8 +71,8 @@ impl Registered {
         offset.is_some_and(|offset| offset <= self.range.len() && range.len() <= self.range.len() - offset)
     }
 
-    /// Deregisters it on all cards: behind this none of them touches it. It waits for what they have under way. What
-    /// cannot be deregistered stays so until the process ends; the first error.
+    /// Unregisters it on all cards: behind this none of them touches it. It waits for what they have under way. What
+    /// cannot be unregistered stays so until the process ends; the first error.
     pub fn give_up(self) -> Result<(), VerbsError> {
         let mut result = Ok(());
         for region in self.regions.into_iter().flatten() {

@@ -102,6 +102,9 @@ fn known(mutant: Mutant) -> Option<u64> {
         | PositionIsForgotten
         | RecordsAreNotCompared
         | RecordsBeginAnywhere
+        | DrainsStopNothing
+        | FailedWritesAreNotRetired
+        | WritesEndWithTheirCompletion
         | RemovalsGoByRid
         | AbortsDoNotAsk
         | SealedSessionsAreWritten

@@ -1,5 +1,6 @@
 //! The fake verbs of `tests/fake_verbs`: a libibverbs whose network cards and network are a process of their own, which
-//! does to bytes whatever the specification allows, in an order that a seed gives. `fabric.c` lists what it can be told.
+//! does to bytes whatever the specification allows, in an order that a seed gives. `fabric.c` lists what it can be
+//! told.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::CString;

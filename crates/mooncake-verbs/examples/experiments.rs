@@ -311,7 +311,7 @@ fn times(here: &str, there: &str) -> Outcome {
     const ROUNDS: usize = 21;
     let (here, mut there) = (Side::new(here, 4 * MIB)?, Side::new(there, 4 * MIB)?);
     let mut taken: [(&str, Vec<Duration>); 4] =
-        ["flush", "destroy, sender", "destroy, peer", "deregister, peer"].map(|name| (name, Vec::new()));
+        ["flush", "destroy, sender", "destroy, peer", "unregister, peer"].map(|name| (name, Vec::new()));
     for _ in 0..ROUNDS {
         let (own, peer) = pair(&here, &there)?;
         for _ in 0..64 {

@@ -1,7 +1,8 @@
 //! Layouts of libibverbs (rdma-core), for 64-bit hosts: those parts that are touched here, in the library's order.
 //!
-//! `tests/layouts.txt` has the offset of every field; a test compares it with this file, and with the headers where
-//! they are installed. Structures that the library allocates end with the last field that is read here.
+//! `crates/mooncake-verbs/tests/layouts.txt` has the offset of every field; a test compares it with this file, and with
+//! the headers where they are installed. Structures that the library allocates end with the last field that is read
+//! here.
 
 #![allow(missing_docs, reason = "names are the library's, and its manual pages say what they mean")]
 

@@ -40,11 +40,19 @@ macro_rules! calls {
                     $($call: {
                         let found = versioned(handle, $symbol, $version).ok_or_else(|| missing($symbol, $version))?;
                         // SAFETY: the symbol at that version has this signature (infiniband/verbs.h).
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found.as_ptr()) }
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(
+                                found.as_ptr(),
+                            )
+                        }
                     },)*
                     $($opt: versioned(handle, $opt_symbol, $opt_version).map(|found| {
                         // SAFETY: as above.
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($opt_arg),*) $(-> $opt_ret)?>(found.as_ptr()) }
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($opt_arg),*) $(-> $opt_ret)?>(
+                                found.as_ptr(),
+                            )
+                        }
                     }),)*
                 })
             }
@@ -70,7 +78,8 @@ calls! {
         create_cq = "ibv_create_cq" "IBVERBS_1.1":
             fn(*mut IbvContext, c_int, *mut c_void, *mut IbvCompChannel, c_int) -> *mut IbvCq;
         destroy_cq = "ibv_destroy_cq" "IBVERBS_1.1": fn(*mut IbvCq) -> c_int;
-        get_cq_event = "ibv_get_cq_event" "IBVERBS_1.1": fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void) -> c_int;
+        get_cq_event = "ibv_get_cq_event" "IBVERBS_1.1":
+            fn(*mut IbvCompChannel, *mut *mut IbvCq, *mut *mut c_void) -> c_int;
         ack_cq_events = "ibv_ack_cq_events" "IBVERBS_1.1": fn(*mut IbvCq, u32);
         create_qp = "ibv_create_qp" "IBVERBS_1.1": fn(*mut IbvPd, *mut IbvQpInitAttr) -> *mut IbvQp;
         modify_qp = "ibv_modify_qp" "IBVERBS_1.1": fn(*mut IbvQp, *mut IbvQpAttr, c_int) -> c_int;

@@ -109,13 +109,13 @@ impl Region {
         Some(Piece { addr: (self.range.addr() + offset) as u64, len, key })
     }
 
-    /// Deregisters it: behind this the device touches none of it. It waits for what the device has under way.
+    /// Unregisters it: behind this the device touches none of it. It waits for what the device has under way.
     pub fn give_up(self) -> Result<(), (Region, VerbsError)> {
         if forked() {
             let error = self.domain.context().alive("ibv_dereg_mr").expect_err("a child");
             return Err((self, error));
         }
-        match self.deregister() {
+        match self.unregister() {
             Ok(()) => {
                 let this = ManuallyDrop::new(self);
                 // SAFETY: each read once, of a value that is never dropped.
@@ -129,7 +129,7 @@ impl Region {
         }
     }
 
-    fn deregister(&self) -> Result<(), VerbsError> {
+    fn unregister(&self) -> Result<(), VerbsError> {
         let context = self.domain.context();
         // SAFETY: registered once, and given up once that this has worked.
         let rc = unsafe { (context.library().calls.dereg_mr)(self.handle.as_ptr()) };
@@ -162,7 +162,7 @@ impl Drop for Region {
         if forked() {
             return;
         }
-        if let Err(error) = self.deregister() {
+        if let Err(error) = self.unregister() {
             // The device may touch it still: whatever keeps the memory where it is must stay.
             std::mem::forget(self._memory.take());
             std::mem::forget(self.domain.clone());

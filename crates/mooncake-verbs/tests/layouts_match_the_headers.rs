@@ -34,7 +34,8 @@ layouts! {
     } size "size";
     IbvPd = "ibv_pd" { context = "context", handle = "handle" };
     IbvMr = "ibv_mr" {
-        context = "context", pd = "pd", addr = "addr", length = "length", handle = "handle", lkey = "lkey", rkey = "rkey",
+        context = "context", pd = "pd", addr = "addr", length = "length", handle = "handle", lkey = "lkey",
+        rkey = "rkey",
     };
     IbvCompChannel = "ibv_comp_channel" { context = "context", fd = "fd", refcnt = "refcnt" };
     IbvCq = "ibv_cq" { context = "context", channel = "channel", cq_context = "cq_context", cqe = "cqe" };
@@ -57,10 +58,13 @@ layouts! {
         dgid = "dgid", flow_label = "flow_label", sgid_index = "sgid_index", hop_limit = "hop_limit",
         traffic_class = "traffic_class",
     } size "size";
-    IbvAhAttr = "ibv_ah_attr" { grh = "grh", dlid = "dlid", sl = "sl", is_global = "is_global", port_num = "port_num" } size "size";
+    IbvAhAttr = "ibv_ah_attr" {
+        grh = "grh", dlid = "dlid", sl = "sl", is_global = "is_global", port_num = "port_num",
+    } size "size";
     IbvQpCap = "ibv_qp_cap" { max_send_wr = "max_send_wr", max_inline_data = "max_inline_data" } size "size";
     IbvQpInitAttr = "ibv_qp_init_attr" {
-        send_cq = "send_cq", recv_cq = "recv_cq", srq = "srq", cap = "cap", qp_type = "qp_type", sq_sig_all = "sq_sig_all",
+        send_cq = "send_cq", recv_cq = "recv_cq", srq = "srq", cap = "cap", qp_type = "qp_type",
+        sq_sig_all = "sq_sig_all",
     } size "size";
     IbvQpAttr = "ibv_qp_attr" {
         qp_state = "qp_state", path_mtu = "path_mtu", rq_psn = "rq_psn", sq_psn = "sq_psn", dest_qp_num = "dest_qp_num",

@@ -77,7 +77,7 @@ class TransferEngine:
     # Beginning and end.
     def initialize(self, local_hostname: str, metadata_server: str, protocol: str, device_name: str, /) -> int:
         """0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`:
-        `tcp`, or `rdma`, which this version has not: then it warns, and takes `tcp`. `device_name`: the network devices
+        `tcp`; or `rdma`, with `tcp` in its place where there is no device, and a warning. `device_name`: the devices
         that the topology is to have, with commas between them; all if it is empty.
         """
     def initialize_ext(

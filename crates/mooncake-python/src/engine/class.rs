@@ -48,7 +48,7 @@ impl TransferEngine {
     // ---------------------------------------------------------- beginning and end
 
     /// 0, or -1 and a reason. `metadata_server`: `P2PHANDSHAKE`, or a URL of `http://` or `https://`. `protocol`:
-    /// `tcp`, or `rdma`, which this version has not: then it warns, and takes `tcp`. `device_name`: the network devices
+    /// `tcp`; or `rdma`, with `tcp` in its place where there is no device, and a warning. `device_name`: the devices
     /// that the topology is to have, with commas between them; all if it is empty.
     #[pyo3(signature = (local_hostname, metadata_server, protocol, device_name, /))]
     fn initialize(

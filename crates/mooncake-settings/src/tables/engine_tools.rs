@@ -31,7 +31,7 @@ pub(crate) const BENCH: &[Setting] = &[
         "protocol",
         Type::OneOf(&["tcp", "rdma"]),
         "tcp",
-        "tcp, or rdma, which is carried by TCP in this version; the path to a peer is chosen by itself, MC_SHM=0 \
+        "tcp, or rdma, with TCP where there is no device; the path to a peer is chosen by itself, MC_SHM=0 \
          leaves TCP",
     ),
     Setting::no_effect("device_name", Type::Text, "", "there are no network devices to choose from in this version"),

@@ -31,8 +31,8 @@ impl Context {
         self.directory.get().and_then(Weak::upgrade).ok_or(EngineError::Closed)
     }
 
-    /// Copies bytes within this process, between memory of any kind. The kernel checks addresses of the host, a device's
-    /// driver its own.
+    /// Copies bytes within this process, between memory of any kind. The kernel checks addresses of the host, a
+    /// device's driver its own.
     pub fn copy(&self, from: ForeignRange, into: ForeignRange, bounce: &mut Bounce) -> Result<(), EngineError> {
         let (source, mut destination) = (self.buffers.source(from), self.buffers.destination(into));
         let copied = if source.is_on_device() || destination.is_on_device() {

@@ -119,7 +119,8 @@ impl Connect for LaneConnector<'_> {
         let (mut lane, id) = self.open_in(&slot, &deadline)?;
         lane.prove(&deadline).map_err(|error| {
             let why = format!(
-                "a write of nothing is not acknowledged ({}); are the networks of {} and {}@{} one, and is MC_MTU the same?",
+                "a write of nothing is not acknowledged ({}); are the networks of {} and {}@{} one, and is MC_MTU the \
+                 same?",
                 error.reason,
                 self.rail.nic.name(),
                 self.peer,
@@ -145,8 +146,8 @@ impl Connect for LaneConnector<'_> {
 }
 
 impl LaneConnector<'_> {
-    /// A connected lane, and what the peer knows it by. Where the peer had a lane under that number, its end of that one
-    /// is gone.
+    /// A connected lane, and what the peer knows it by. Where the peer had a lane under that number, its end of that
+    /// one is gone.
     pub fn open_in(&self, slot: &Slot, deadline: &Deadline<'_>) -> Result<(Lane, String), LaneError> {
         let id: [u8; 8] = random_bytes().map_err(EngineError::os("random bytes"))?;
         let id = hex(&id);

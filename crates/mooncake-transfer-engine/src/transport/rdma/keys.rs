@@ -38,7 +38,8 @@ mod tests {
 
     #[test]
     fn a_range_is_cut_where_its_key_changes_and_ends_where_there_is_none() {
-        let json = br#"{"name":"a","protocol":"rdma","devices":[{"name":"x","lid":0,"gid":"g"},{"name":"y","lid":0,"gid":"g"}],
+        let json = br#"{"name":"a","protocol":"rdma",
+            "devices":[{"name":"x","lid":0,"gid":"g"},{"name":"y","lid":0,"gid":"g"}],
             "buffers":[{"name":"*","addr":8192,"length":4096,"rkey":[3,4],"lkey":[0,0]},
             {"name":"*","addr":4096,"length":4096,"rkey":[1,2],"lkey":[0,0]},
             {"name":"*","addr":65536,"length":4096,"rkey":[5],"lkey":[0]}]}"#;

@@ -74,7 +74,8 @@ impl Rdma {
         let memory = Arc::new(WorkingMemory::new(nics.clone()));
         let passive = Arc::new(PassiveLanes::default());
         for nic in &*nics {
-            tracing::info!(nic = nic.name(), gid = %nic.gid().address(), gid_index = nic.gid_index(), mtu = nic.mtu().bytes(), "RDMA device");
+            let (gid, gid_index, mtu) = (nic.gid().address(), nic.gid_index(), nic.mtu().bytes());
+            tracing::info!(nic = nic.name(), %gid, gid_index, mtu, "RDMA device");
         }
         Ok(Rdma { nics, topology, memory, passive })
     }

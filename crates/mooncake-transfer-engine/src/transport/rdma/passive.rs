@@ -159,7 +159,8 @@ impl PassiveLanes {
         retired
     }
 
-    /// Destroys a lane's queue pairs, so that nothing of its peer lands any more. What cannot be destroyed stays listed.
+    /// Destroys a lane's queue pairs, so that nothing of its peer lands any more. What cannot be destroyed stays
+    /// listed.
     fn destroy(&self, path: &str, mut lane: PassiveLane) -> Result<(), String> {
         match lane.lane.destroy() {
             Ok(()) => Ok(()),

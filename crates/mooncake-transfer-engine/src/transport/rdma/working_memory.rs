@@ -86,7 +86,7 @@ struct Leaving {
     addr: usize,
     /// Whose thread waits for it.
     nic: Arc<Nic>,
-    /// Until its deregistration begins.
+    /// Until its unregistration begins.
     registered: Mutex<Option<Arc<Registered>>>,
     is_free: Arc<AtomicBool>,
 }
@@ -96,7 +96,7 @@ impl ActiveAccess for Leaving {
         buffer.range.addr() == self.addr
     }
 
-    /// Begins with the deregistration when no request of this side uses it any more.
+    /// Begins with the unregistration when no request of this side uses it any more.
     fn lasts(&self) -> bool {
         let mut registered = self.registered.lock();
         if let Some(last) = registered.take() {
