@@ -14,7 +14,8 @@ mod topology;
 mod worker;
 
 pub use gid_choice::Candidate;
-pub use lane::{CarryError, Lane, Reason, Work};
+pub use lane::carry::{CarryError, Reason, carry};
+pub use lane::{Lane, Work};
 pub use nic::{Nic, NicError, PeerEnd};
 pub use options::RdmaOptions;
 pub use registered::{Chunk, Registered};

@@ -132,7 +132,7 @@ impl RdmaPath {
         let stall = context.options.stall_timeout;
         let result = self.lanes.with(&self.connector(context), deadline, |pooled| {
             let carried = carry_on(context, pooled, &works, &staged, deadline, stall);
-            if matches!(&carried, Err(LaneError::Carry(error)) if error.is_unsettled) {
+            if matches!(&carried, Err(LaneError::Carry(error)) if !error.unsettled.is_empty()) {
                 let slot = if self.is_ours { None } else { pooled.slot.take() };
                 self.unsettled.lock().push(Unsettled { id: pooled.id.clone(), slot });
             }

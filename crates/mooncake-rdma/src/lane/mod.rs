@@ -4,6 +4,8 @@
 //! requests have completed; or it was *drained*, which ends the lane. A write that was drained is *unsettled* in any
 //! case: its packets may still land until the peer has destroyed its end.
 
+pub mod carry;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use mooncake_memory::PrivatePages;
 use mooncake_mutant::mutant;
-use mooncake_net::{PollHistory, busy_poll};
+use mooncake_net::PollHistory;
 use mooncake_os::{Deadline, random_bytes};
 use mooncake_verbs::{
     Access, Chain, CompletionQueue, Completions, Local, Operation, Piece, Region, Remote, Request, Status, VerbsError,
     keep_from_children,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use self::carry::{CarryError, Reason};
 use crate::nic::{CountedQueuePair, Nic, PeerEnd, soon};
 use crate::options::RdmaOptions;
 
@@ -28,9 +30,6 @@ const FLUSH_TIME: Duration = Duration::from_millis(100);
 
 /// And then, until its queue pairs are destroyed.
 const DESTROY_TIME: Duration = Duration::from_secs(1);
-
-/// A new rail that has not acknowledged a write of nothing by then does not work.
-const PROOF_TIME: Duration = Duration::from_millis(200);
 
 /// Bytes that one queue pair has under way at most: what other lanes of a call have to wait for, if it is slow.
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
@@ -61,8 +60,14 @@ pub struct Lane {
     scratch: Option<Region>,
     completions: Completions,
     chain: Chain,
-    history: PollHistory,
+    pub(crate) history: PollHistory,
     is_spent: bool,
+}
+
+/// What was posted of the work that there was.
+pub(crate) struct Filled {
+    pub any: bool,
+    pub is_all: bool,
 }
 
 /// One queue pair, and how far it is.
@@ -82,40 +87,8 @@ struct Pair {
     unmarked: u64,
     /// The last byte that was written by the present call.
     last_written: Option<Remote>,
-}
-
-/// Why a call was not carried out. Nothing touches its memory any more, unless it [is stuck](CarryError::is_stuck).
-#[derive(Debug, thiserror::Error)]
-#[error("{nic}: {reason}")]
-pub struct CarryError {
-    /// The card.
-    pub nic: String,
-    /// What happened.
-    pub reason: Reason,
-    /// Bytes of it may still land at the peer, until the peer says that its ends of this lane are gone.
-    pub is_unsettled: bool,
-    /// The card did not stop: it may touch the call's memory at any time, which must stay registered, and as it is.
-    pub is_stuck: bool,
-}
-
-/// What ended a call.
-#[derive(Debug, thiserror::Error)]
-pub enum Reason {
-    /// A request failed.
-    #[error("{0}")]
-    Failed(Status),
-    /// The library refused.
-    #[error(transparent)]
-    Verbs(#[from] VerbsError),
-    /// No byte moved for so long.
-    #[error("no byte moved for {0:.1?}")]
-    Stalled(Duration),
-    /// The deadline.
-    #[error("not done in time")]
-    Expired,
-    /// The caller's hook.
-    #[error("interrupted")]
-    Interrupted,
+    /// It is being read.
+    is_proven: bool,
 }
 
 impl Lane {
@@ -181,6 +154,10 @@ impl Lane {
 
     /// Writes nothing by each queue pair: what answers is a rail that works.
     pub fn prove(&mut self, deadline: &Deadline<'_>) -> Result<(), CarryError> {
+        carry::prove(self, deadline)
+    }
+
+    pub(crate) fn push_nothing(&mut self) -> Result<(), Reason> {
         for nth in 0..self.pairs.len() {
             let nothing = Request {
                 id: 0,
@@ -193,7 +170,7 @@ impl Lane {
             self.push(nth, nothing, 0);
             self.post(nth)?;
         }
-        self.complete_all(&mut Watch::new(&deadline.within(PROOF_TIME), PROOF_TIME))
+        Ok(())
     }
 
     /// Destroys its queue pairs, on this thread: behind this nothing of its peer lands. It may take as long as the card
@@ -220,63 +197,87 @@ impl Lane {
         !self.is_spent && !self.nic.is_down()
     }
 
-    /// Carries work out, in this thread: all of it, or an error. Writes are in the peer's memory then, for whoever
-    /// looks there: behind the last one of each queue pair a READ of its last byte has completed. `stall` is the
-    /// longest time in which no request completes.
+    /// Carries work out, in this thread: all of it, or an error. See [`carry`](carry::carry), for several lanes.
     pub fn carry(
         &mut self,
         work: &mut dyn Iterator<Item = Work>,
         deadline: &Deadline<'_>,
         stall: Duration,
     ) -> Result<(), CarryError> {
+        carry::carry(&mut [self], &mut |_| work.next(), deadline, stall)
+    }
+
+    /// A call begins.
+    pub(crate) fn begin(&mut self) {
         assert!(!self.is_spent, "a lane that was drained is never used again");
         for pair in &mut self.pairs {
             pair.last_written = None;
         }
-        let mut watch = Watch::new(deadline, stall);
-        let mut next = work.next();
-        while next.is_some() {
-            let mut pushed = false;
-            for nth in 0..self.pairs.len() {
-                for _ in 0..IN_A_ROW_MAX {
-                    let Some(work_now) = next.take_if(|_| self.pairs[nth].has_room()) else { break };
-                    self.push_work(nth, &work_now);
-                    pushed = true;
-                    next = work.next();
-                }
-                self.post(nth)?;
-            }
-            if !pushed {
-                self.wait(&mut watch)?;
-            }
-        }
-        self.read_last_bytes(&mut watch)?;
-        self.complete_all(&mut watch)
     }
 
-    /// Behind the last write of each queue pair one READ of the last byte that it wrote.
-    fn read_last_bytes(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
-        if mutant!(WritesEndWithTheirCompletion) {
-            return Ok(());
-        }
+    /// Posts work as far as there is room: whether any, and whether there is no more.
+    pub(crate) fn fill(&mut self, next: &mut dyn FnMut() -> Option<Work>) -> Result<Filled, Reason> {
+        let mut filled = Filled { any: false, is_all: false };
         for nth in 0..self.pairs.len() {
-            let Some(remote) = self.pairs[nth].last_written else { continue };
-            while self.pairs[nth].is_full() {
-                self.wait(watch)?;
+            for _ in 0..IN_A_ROW_MAX {
+                if filled.is_all || !self.pairs[nth].has_room() {
+                    break;
+                }
+                match next() {
+                    Some(work) => {
+                        self.push_work(nth, &work);
+                        filled.any = true;
+                    }
+                    None => filled.is_all = true,
+                }
+            }
+            self.post(nth)?;
+        }
+        Ok(filled)
+    }
+
+    /// Behind the last write of each queue pair one READ of the last byte that it wrote, as far as there is room;
+    /// whether there was for all.
+    pub(crate) fn read_last_bytes(&mut self) -> Result<bool, Reason> {
+        if mutant!(WritesEndWithTheirCompletion) {
+            return Ok(true);
+        }
+        let mut is_all = true;
+        for nth in 0..self.pairs.len() {
+            let Some(remote) = self.pairs[nth].last_written.filter(|_| !self.pairs[nth].is_proven) else { continue };
+            if self.pairs[nth].is_full() {
+                is_all = false;
+                continue;
             }
             let place = self.scratch.as_ref().and_then(|page| page.piece(8 * (nth % 512), 1)).expect("a page");
             let local = Local::Pieces(std::slice::from_ref(&place));
             let read = Request { id: 0, operation: Operation::Read, local, remote, fenced: false, signaled: true };
             self.push(nth, read, 0);
+            self.pairs[nth].is_proven = true;
             self.post(nth)?;
         }
-        Ok(())
+        Ok(is_all)
+    }
+
+    /// Whether requests have not completed.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.done < pair.posted)
+    }
+
+    /// Whether it has written in the present call.
+    pub(crate) fn has_written(&self) -> bool {
+        self.pairs.iter().any(|pair| pair.last_written.is_some())
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
+        &self.queue
     }
 
     fn push_work(&mut self, nth: usize, work: &Work) {
         let bytes = u64::from(work.local.bytes());
         let pair = &mut self.pairs[nth];
         if work.operation == Operation::Write && bytes > 0 {
+            pair.is_proven = false;
             pair.last_written = Some(Remote { addr: work.remote.addr + bytes - 1, key: work.remote.key });
         }
         // So that room comes back in good time: a queue pair's requests complete in their order.
@@ -305,7 +306,7 @@ impl Lane {
     }
 
     /// Posts what was pushed for a queue pair. The last of it is signalled.
-    fn post(&mut self, nth: usize) -> Result<(), CarryError> {
+    fn post(&mut self, nth: usize) -> Result<(), Reason> {
         if self.chain.is_empty() {
             return Ok(());
         }
@@ -321,47 +322,13 @@ impl Lane {
                 pair.posted -= count - error.posted as u64;
                 let posted = pair.posted;
                 pair.marks.retain(|(at, _)| *at <= posted);
-                Err(self.end(Reason::Verbs(error.source)))
+                Err(Reason::Verbs(error.source))
             }
-        }
-    }
-
-    /// Waits until at least one request has completed.
-    fn wait(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
-        self.wait_for_one(watch).map_err(|reason| self.end(reason))
-    }
-
-    fn wait_for_one(&mut self, watch: &mut Watch<'_>) -> Result<(), Reason> {
-        watch.check_now_and_then()?;
-        if self.take_completions()? {
-            return watch.moved();
-        }
-        let history = std::mem::replace(&mut self.history, PollHistory::new());
-        let soon = busy_poll(&history, || match self.take_completions() {
-            Ok(false) => None,
-            done => Some(done),
-        });
-        self.history = history;
-        if let Some(done) = soon {
-            done?;
-            return watch.moved();
-        }
-        loop {
-            // One that completes behind the arming is told; one that has completed before it is found by this look.
-            self.queue.arm()?;
-            if self.take_completions()? {
-                return watch.moved();
-            }
-            watch.check()?;
-            let slice = Timespec { tv_sec: 0, tv_nsec: watch.slice().as_nanos().max(1) as i64 };
-            // Interrupted by a signal, or in vain: the next look tells.
-            let _ = poll(&mut [PollFd::from_borrowed_fd(self.queue.notices_fd(), PollFlags::IN)], Some(&slice));
-            self.queue.take_notices()?;
         }
     }
 
     /// Takes what has completed; whether anything has.
-    fn take_completions(&mut self) -> Result<bool, Reason> {
+    pub(crate) fn take_completions(&mut self) -> Result<bool, Reason> {
         let done = self.queue.poll(&mut self.completions)?;
         let (mut moved, mut failed) = (false, None);
         for completion in done {
@@ -385,23 +352,8 @@ impl Lane {
         }
     }
 
-    /// Waits until all that was posted has completed.
-    fn complete_all(&mut self, watch: &mut Watch<'_>) -> Result<(), CarryError> {
-        while self.pairs.iter().any(|pair| pair.done < pair.posted) {
-            self.wait(watch)?;
-        }
-        Ok(())
-    }
-
-    /// The error of a call that ends here, after the drain.
-    fn end(&mut self, reason: Reason) -> CarryError {
-        let is_unsettled = self.pairs.iter().any(|pair| pair.last_written.is_some());
-        let is_stuck = !self.drain();
-        CarryError { nic: self.nic.name().to_owned(), reason, is_unsettled, is_stuck }
-    }
-
     /// Ends the lane: on return its queue pairs touch no memory of this side any more; false if the card does not stop.
-    fn drain(&mut self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
         self.is_spent = true;
         self.chain.clear();
         if mutant!(DrainsStopNothing) {
@@ -434,51 +386,6 @@ impl Lane {
     }
 }
 
-/// For how long a call may wait.
-struct Watch<'a> {
-    deadline: &'a Deadline<'a>,
-    stall: Duration,
-    /// When a request completed last.
-    moved: Instant,
-    /// When the caller's hook was asked last.
-    asked: Instant,
-}
-
-impl<'a> Watch<'a> {
-    fn new(deadline: &'a Deadline<'a>, stall: Duration) -> Watch<'a> {
-        let now = Instant::now();
-        Watch { deadline, stall, moved: now, asked: now }
-    }
-
-    fn moved(&mut self) -> Result<(), Reason> {
-        self.moved = Instant::now();
-        Ok(())
-    }
-
-    /// While requests complete all the time, too, the call ends in time.
-    fn check_now_and_then(&mut self) -> Result<(), Reason> {
-        if self.asked.elapsed() >= Deadline::SLICE { self.check() } else { Ok(()) }
-    }
-
-    fn check(&mut self) -> Result<(), Reason> {
-        self.asked = Instant::now();
-        if self.deadline.is_interrupted() {
-            return Err(Reason::Interrupted);
-        }
-        if self.deadline.has_passed() {
-            return Err(Reason::Expired);
-        }
-        if self.moved.elapsed() >= self.stall {
-            return Err(Reason::Stalled(self.stall));
-        }
-        Ok(())
-    }
-
-    fn slice(&self) -> Duration {
-        self.deadline.slice().min(self.stall.saturating_sub(self.moved.elapsed()))
-    }
-}
-
 /// Where in a request's number its queue pair stands.
 const PAIR_SHIFT: u32 = 48;
 const SEQUENCE_MASK: u64 = (1 << PAIR_SHIFT) - 1;
@@ -496,6 +403,7 @@ impl Pair {
             ahead: 0,
             unmarked: 0,
             last_written: None,
+            is_proven: false,
         })
     }
 
