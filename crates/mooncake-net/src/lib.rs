@@ -14,7 +14,7 @@ mod unix;
 pub use connect::{ConnectError, connect};
 pub use host_port::{join_host_port, split_host_port};
 pub use peer_log::{Due, PeerLog};
-pub use pool::{Connect, Connection, Pool, PoolLimits};
+pub use pool::{Connect, Connection, Pool, PoolLimits, Taken};
 pub use resolve::{ResolveError, resolve, resolve_without_deadline};
 pub use spin::{
     MOMENT, PollHistory, busy_poll, busy_poll_behind, busy_polls_max, has_hung_up, is_readable, recv_busy_poll,

@@ -1,5 +1,6 @@
 //! Connections to one peer: kept between calls, and used by one call at a time.
 
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use mooncake_os::{Deadline, WaitError};
@@ -103,6 +104,12 @@ impl<C: Connection> Pool<C> {
         }
     }
 
+    /// Checks a connection out for a caller that uses several of different pools at a time.
+    pub fn take<B: Connect<Connection = C>>(&self, by: &B, deadline: &Deadline<'_>) -> Result<Taken<'_, C>, B::Error> {
+        let (connection, _) = self.check_out(by, deadline)?;
+        Ok(Taken { pool: self, connection: Some(connection) })
+    }
+
     /// Opens one, so that the peer is known to be reached.
     pub fn try_connect<B: Connect<Connection = C>>(&self, by: &B, deadline: &Deadline<'_>) -> Result<(), B::Error> {
         let connection = by.open(deadline)?;
@@ -175,6 +182,33 @@ impl<C: Connection> Pool<C> {
             state.failed = None;
         }
         self.returned.notify_one();
+    }
+}
+
+/// A connection that comes back when this is dropped.
+#[derive(Debug)]
+pub struct Taken<'a, C: Connection> {
+    pool: &'a Pool<C>,
+    connection: Option<C>,
+}
+
+impl<C: Connection> Deref for Taken<'_, C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.connection.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<C: Connection> DerefMut for Taken<'_, C> {
+    fn deref_mut(&mut self) -> &mut C {
+        self.connection.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<C: Connection> Drop for Taken<'_, C> {
+    fn drop(&mut self) {
+        self.pool.check_in(self.connection.take().filter(C::is_reusable));
     }
 }
 
@@ -270,6 +304,17 @@ mod tests {
         assert_eq!(call(&pool, &peer, |_| Ok(())), Ok(2));
         assert_eq!(call(&pool, &peer, |_| Err("no")), Err("no".into()));
         assert_eq!(call(&pool, &peer, |_| Ok(())), Ok(3));
+    }
+
+    #[test]
+    fn one_that_was_taken_comes_back_unless_it_broke() {
+        let (pool, peer) = (Pool::new(LIMITS), Peer::default());
+        drop(pool.take(&peer, &patient()).unwrap());
+        let second = pool.take(&peer, &patient()).unwrap();
+        assert_eq!(second.0, 1);
+        second.1.lock().broken = true;
+        drop(second);
+        assert_eq!(call(&pool, &peer, |_| Ok(())), Ok(2));
     }
 
     #[test]

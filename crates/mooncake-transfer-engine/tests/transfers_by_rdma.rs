@@ -20,6 +20,21 @@ fn options(nic: usize) -> EngineOptions {
     }
 }
 
+/// With two cards.
+fn wide(first: usize, rail_pause: Duration) -> Engine {
+    let matrix = format!(r#"{{"cpu:0": [["fake{first}", "fake{}"], []]}}"#, first + 1);
+    let mut options = EngineOptions { topology: Some(Topology::parse(&matrix).unwrap()), ..options(first) };
+    options.rdma.rail_pause = rail_pause;
+    Engine::new("127.0.0.1", options).unwrap()
+}
+
+/// Bytes that a card has written by its own requests.
+fn written(fake: &FakeVerbs, nic: usize) -> u64 {
+    let line = fake.ask("bytes").into_iter().find(|line| line.starts_with(&format!("fake{nic} "))).unwrap();
+    let written = line.split_whitespace().find_map(|word| word.strip_prefix("written=")).unwrap();
+    written.parse().unwrap()
+}
+
 fn engine(nic: usize) -> Engine {
     Engine::new("127.0.0.1", options(nic)).unwrap()
 }
@@ -275,4 +290,56 @@ fn an_engine_without_cards_and_one_with_reach_each_other_by_tcp() {
 #[test]
 fn a_failed_write_that_is_not_retired_is_noticed() {
     assert!(is_noticed_by(Mutant::FailedWritesAreNotRetired, a_failed_write_is_retired_before_it_is_repeated));
+}
+
+#[test]
+fn two_cards_share_a_large_request_by_what_each_carries() {
+    let fake = FakeVerbs::start(4);
+    for (rate_of_second, least, most) in [(200_000_000, 0.42, 0.58), (100_000_000, 0.26, 0.42)] {
+        for nic in ["fake0", "fake2"] {
+            fake.tell(&format!("rate {nic} 200000000"));
+        }
+        fake.tell(&format!("rate fake1 {rate_of_second}"));
+        let (target, initiator) = (wide(2, Duration::from_secs(30)), wide(0, Duration::from_secs(30)));
+        let (local, lent) = (Memory::filled(64 * MIB, fake.seed()), Memory::new(64 * MIB));
+        target.register(&[lent.range()], "cpu:0").unwrap();
+        initiator.register_local(&[local.range()], "cpu:0").unwrap();
+        let peer = initiator.open(target.name()).unwrap();
+        let before = [written(&fake, 0), written(&fake, 1)];
+        initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+        assert!(lent.bytes() == local.bytes(), "(seed {})", fake.seed());
+        let [first, second] = [written(&fake, 0) - before[0], written(&fake, 1) - before[1]];
+        let share = second as f64 / (first + second) as f64;
+        println!("the second card at {rate_of_second} B/s carried {share:.2}");
+        assert!((least..most).contains(&share), "{share} of {} bytes", first + second);
+        assert_eq!(link(&initiator).reason, "turned off here; fake0 to fake2, fake1 to fake3");
+    }
+}
+
+#[test]
+fn a_card_that_is_lost_in_mid_transfer_leaves_it_to_the_other_one() {
+    let fake = FakeVerbs::start(4);
+    for nic in ["fake0", "fake1"] {
+        fake.tell(&format!("rate {nic} 100000000"));
+    }
+    let (target, initiator) = (wide(2, Duration::from_millis(200)), wide(0, Duration::from_millis(200)));
+    let (local, lent) = (Memory::filled(32 * MIB, fake.seed()), Memory::new(32 * MIB));
+    target.register(&[lent.range()], "cpu:0").unwrap();
+    initiator.register_local(&[local.range()], "cpu:0").unwrap();
+    let peer = initiator.open(target.name()).unwrap();
+    std::thread::scope(|scope| {
+        let transfer = scope.spawn(|| initiator.transfer(peer, &[local.write_to(lent.addr())]));
+        std::thread::sleep(Duration::from_millis(60));
+        fake.tell("link fake3 down");
+        transfer.join().unwrap().unwrap();
+    });
+    assert!(lent.bytes() == local.bytes(), "(seed {})", fake.seed());
+    assert_eq!((link(&initiator).path, link(&initiator).by_path.len()), ("rdma", 1));
+    fake.tell("link fake3 up");
+    let end = Instant::now() + Duration::from_secs(10);
+    let before = written(&fake, 1);
+    while written(&fake, 1) < before + MIB as u64 {
+        assert!(Instant::now() < end, "the card is not used again");
+        initiator.transfer(peer, &[local.write_to(lent.addr())]).unwrap();
+    }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use mooncake_net::{Connect, Connection};
 use mooncake_os::{Deadline, WaitError, hex, random_bytes};
-use mooncake_rdma::{CarryError, Lane, Nic, PeerEnd, WorkerError};
+use mooncake_rdma::{CarryError, Lane, PeerEnd, WorkerError};
 use mooncake_verbs::{Mtu, VerbsError};
 use parking_lot::Mutex;
 
+use super::rail::Rail;
 use super::ring::Ring;
 use crate::error::EngineError;
 use crate::protocol::connection::{ConnectionBody, OurConnection};
@@ -17,17 +18,6 @@ use crate::transport::{none_free, too_soon};
 
 /// Lanes of one rail at a time; a peer tells them by their number, and keeps no more ends than that.
 pub(crate) const LANES_MAX: usize = 8;
-
-/// A local card and a peer's.
-#[derive(Debug, Clone)]
-pub(crate) struct Rail {
-    /// The place of the local card among the engine's.
-    pub number: usize,
-    pub nic: Arc<Nic>,
-    /// The place of the peer's card among its own.
-    pub peer_number: usize,
-    pub peer_nic: String,
-}
 
 /// Numbers of a rail's lanes.
 #[derive(Debug, Default)]
@@ -104,7 +94,6 @@ pub(crate) struct LaneConnector<'a> {
     pub context: &'a Context,
     pub peer: &'a str,
     pub rail: &'a Rail,
-    pub slots: &'a Arc<Slots>,
     /// Whether the peer is an engine of ours.
     pub is_ours: bool,
 }
@@ -114,7 +103,7 @@ impl Connect for LaneConnector<'_> {
     type Error = LaneError;
 
     fn open(&self, deadline: &Deadline<'_>) -> Result<PooledLane, LaneError> {
-        let slot = self.slots.take().ok_or_else(|| self.failed("all lanes of the rail are in use"))?;
+        let slot = self.rail.slots.take().ok_or_else(|| self.failed("all lanes of the rail are in use"))?;
         let deadline = deadline.within(self.context.options.connect_timeout);
         let (mut lane, id) = self.open_in(&slot, &deadline)?;
         lane.prove(&deadline).map_err(|error| {

@@ -7,6 +7,8 @@ mod connector;
 mod keys;
 mod passive;
 mod path;
+mod plan;
+mod rail;
 mod ring;
 mod working_memory;
 
@@ -31,7 +33,7 @@ use working_memory::WorkingMemory;
 pub(crate) struct Rdma {
     nics: Arc<[Arc<Nic>]>,
     /// Which of them are near which memory.
-    topology: Topology,
+    topology: Arc<Topology>,
     memory: Arc<WorkingMemory>,
     passive: Arc<PassiveLanes>,
 }
@@ -69,7 +71,7 @@ impl Rdma {
         }
         reasons.iter().for_each(|reason| tracing::warn!(reason, "an RDMA device is not used"));
         let names: Vec<&str> = nics.iter().map(|nic| nic.name()).collect();
-        let topology = topology.only(&names);
+        let topology = Arc::new(topology.only(&names));
         let nics: Arc<[Arc<Nic>]> = nics.into();
         let memory = Arc::new(WorkingMemory::new(nics.clone()));
         let passive = Arc::new(PassiveLanes::default());
@@ -104,7 +106,7 @@ impl Transport for Rdma {
             .iter()
             .map(|nic| DeviceDescriptor { name: nic.name().to_owned(), lid: nic.lid(), gid: nic.gid().to_string() })
             .collect();
-        document.priority_matrix = serde_json::to_value(&self.topology).ok();
+        document.priority_matrix = serde_json::to_value(&*self.topology).ok();
         for buffer in lent {
             let Some(known) = self.memory.of(buffer) else {
                 if let Some(ours) = &mut document.ours {
@@ -126,7 +128,7 @@ impl Transport for Rdma {
         if !peer.document.protocol.has("rdma") || peer.document.devices.is_empty() {
             return Ok(Reach::Unreachable(format!("it offers {:?} and no RDMA device", peer.document.protocol)));
         }
-        Ok(Reach::Path(Box::new(RdmaPath::new(self.nics.clone(), self.memory.clone(), peer))))
+        Ok(Reach::Path(Box::new(RdmaPath::new(&self.nics, self.topology.clone(), self.memory.clone(), peer))))
     }
 
     fn sweep(&self, _now: Instant) {

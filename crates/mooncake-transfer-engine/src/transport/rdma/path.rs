@@ -1,241 +1,247 @@
-//! The path to one incarnation of a peer.
+//! The path to one incarnation of a peer: a rail of each local card.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mooncake_mutant::mutant;
-use mooncake_net::Pool;
+use mooncake_net::Taken;
 use mooncake_os::Deadline;
-use mooncake_rdma::{CarryError, Nic, Reason, Registered, Work};
-use mooncake_verbs::{Operation, Status};
-use parking_lot::{Mutex, RwLock};
+use mooncake_rdma::{CarryError, Lane, Nic, Reason, Topology, carry, choose, request_bytes};
+use mooncake_verbs::Status;
+use parking_lot::RwLock;
 
 use super::CARD_TIME;
-use super::connector::{LANES_MAX, LaneConnector, LaneError, PooledLane, Rail, Slot, Slots};
+use super::connector::{LaneConnector, LaneError, PooledLane};
 use super::keys::PeerKeys;
-use super::ring::{Ring, StagedWork};
+use super::plan::{NoKey, Plan};
+use super::rail::{Rail, Unsettled};
+use super::ring::Ring;
 use super::working_memory::WorkingMemory;
 use crate::error::EngineError;
 use crate::protocol::connection::{ConnectionBody, OurConnection};
-use crate::request::{Opcode, Request};
+use crate::request::Request;
 use crate::transport::context::Context;
-use crate::transport::{Path, PathError, PathStatus, PeerInfo, pool_limits};
-
-/// Longest pause of a rail that fails again and again.
-const PAUSE_MAX: Duration = Duration::from_secs(600);
+use crate::transport::{Path, PathError, PathStatus, PeerInfo};
 
 pub(crate) struct RdmaPath {
     peer: String,
-    rail: Rail,
-    memory: Arc<WorkingMemory>,
-    keys: RwLock<Arc<PeerKeys>>,
-    lanes: Pool<PooledLane>,
-    slots: Arc<Slots>,
-    /// Lanes with writes that failed: until the peer has destroyed their ends there, bytes may land.
-    unsettled: Mutex<Vec<Unsettled>>,
     /// Whether the peer is an engine of ours.
     is_ours: bool,
-    pause: Mutex<Option<Pause>>,
+    /// One at least.
+    rails: Vec<Rail>,
+    topology: Arc<Topology>,
+    memory: Arc<WorkingMemory>,
+    keys: RwLock<Arc<PeerKeys>>,
 }
 
-/// A lane with a write that failed.
-#[derive(Debug)]
-struct Unsettled {
-    /// What a peer of ours knows it by.
-    id: String,
-    /// Its number: an engine of another make destroys its end when another lane is connected under it.
-    slot: Option<Slot>,
-}
-
-/// The rail failed, and is left out for a while.
-#[derive(Debug, Clone)]
-struct Pause {
-    until: Instant,
-    long: Duration,
-    reason: String,
+/// What a try of a call came to that did not succeed.
+enum Failed {
+    /// A rail failed, and is left out; others may do.
+    Rail(String),
+    /// The peer's card refuses the key.
+    Key,
+    /// A card does not stop.
+    Stuck,
+    /// Nothing else would help here.
+    Path(PathError),
 }
 
 impl RdmaPath {
-    pub fn new(nics: Arc<[Arc<Nic>]>, memory: Arc<WorkingMemory>, peer: &PeerInfo<'_>) -> RdmaPath {
+    pub fn new(
+        nics: &[Arc<Nic>],
+        topology: Arc<Topology>,
+        memory: Arc<WorkingMemory>,
+        peer: &PeerInfo<'_>,
+    ) -> RdmaPath {
         let keys = PeerKeys::of(peer.document);
-        let rail = rail(&nics, &keys.nics);
         RdmaPath {
             peer: peer.name.to_owned(),
-            rail,
+            is_ours: peer.document.engine_id().is_some(),
+            rails: Rail::of_all(nics, &keys.nics),
+            topology,
             memory,
             keys: RwLock::new(Arc::new(keys)),
-            lanes: Pool::new(pool_limits(LANES_MAX)),
-            slots: Arc::default(),
-            unsettled: Mutex::default(),
-            is_ours: peer.document.engine_id().is_some(),
-            pause: Mutex::default(),
         }
     }
 
-    /// Local and remote pieces of requests. An error says why RDMA cannot carry them.
     fn plan(&self, requests: &[Request]) -> Result<Plan, NoKey> {
-        let keys = self.keys.read().clone();
-        let slice = self.rail.nic.options().slice_bytes.max(4_096);
-        let mut plan = Plan { works: Vec::with_capacity(requests.len()), staged: Vec::new(), held: Vec::new() };
-        for request in requests {
-            let (local, len) = (request.local, request.local.len());
-            if len == 0 {
-                continue;
-            }
-            let here = plan.held.iter().find(|held| held.holds(local)).cloned().or_else(|| {
-                let found = self.memory.find(local)?;
-                plan.held.push(found.clone());
-                Some(found)
-            });
-            let operation = match request.opcode {
-                Opcode::Read => Operation::Read,
-                Opcode::Write => Operation::Write,
-            };
-            let mut at = 0;
-            while at < len {
-                let remote = request.remote + at as u64;
-                let wanted = (len - at).min(slice) as u64;
-                let (remote, there) = keys.part(self.rail.peer_number, remote, wanted).ok_or(NoKey)?;
-                let there = there as usize;
-                let piece = here.as_ref().and_then(|here| here.piece(self.rail.number, local.addr() + at, there));
-                at += match piece {
-                    Some(local) => {
-                        plan.works.push(Work { operation, local, remote });
-                        local.bytes() as usize
-                    }
-                    None => {
-                        plan.staged.push(StagedWork { operation, local: local.part(at, there), remote });
-                        there
-                    }
-                };
-            }
-        }
-        Ok(plan)
+        let bytes = requests.iter().map(|request| request.local.len() as u64).sum();
+        let healthy = self.rails.iter().filter(|rail| rail.paused().is_none()).count();
+        let most = self.rails[0].nic.options().slice_bytes as u64;
+        let part_bytes = request_bytes(bytes, healthy, most) as usize;
+        Plan::new(&self.memory, self.keys.read().clone(), requests, part_bytes)
     }
 
     /// Keys of memory that the peer has registered since.
     fn fetch_keys(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         let document = context.directory()?.document(&self.peer, deadline)?;
         let keys = PeerKeys::of(&document);
-        // A card that went is at another place, and the rail that there is names it by its own.
-        if keys.nics.get(self.rail.peer_number) == Some(&self.rail.peer_nic) {
+        // Where cards have come or gone there the rails name others by their places.
+        let is_same = |rail: &Rail| keys.nics.get(rail.peer_number) == Some(&rail.peer_nic);
+        if self.rails.iter().all(is_same) {
             *self.keys.write() = Arc::new(keys);
         }
         Ok(())
     }
 
-    fn carry(&self, context: &Context, plan: Plan, deadline: &Deadline<'_>) -> Result<(), LaneError> {
-        // A card that does not stop may touch them at any time.
-        let Plan { works, staged, held } = plan;
-        let held = ManuallyDrop::new(held);
-        let stall = context.options.stall_timeout;
-        let result = self.lanes.with(&self.connector(context), deadline, |pooled| {
-            let carried = carry_on(context, pooled, &works, &staged, deadline, stall);
-            if matches!(&carried, Err(LaneError::Carry(error)) if !error.unsettled.is_empty()) {
-                let slot = if self.is_ours { None } else { pooled.slot.take() };
-                self.unsettled.lock().push(Unsettled { id: pooled.id.clone(), slot });
+    /// The rails that carry a plan, by their numbers.
+    fn chosen(&self, plan: &Plan) -> Vec<usize> {
+        let location = plan.held.first().map_or("*", |held| &held.location);
+        let (near, _) = self.topology.near_and_far(location);
+        let states: Vec<_> = self.rails.iter().map(|rail| rail.state(&near)).collect();
+        choose(&states, plan.bytes)
+    }
+
+    /// Carries a plan out by the rails that are healthy. One that fails is left out, and the others try again.
+    fn carry(&self, context: &Context, plan: Plan, deadline: &Deadline<'_>) -> Result<(), Failed> {
+        // A card that does not stop may touch what they are of at any time.
+        let plan = ManuallyDrop::new(plan);
+        let mut result = Err(Failed::Rail(String::new()));
+        for _ in 0..=self.rails.len() {
+            let chosen = self.chosen(&plan);
+            if chosen.is_empty() {
+                break;
             }
-            carried
-        });
-        if !matches!(&result, Err(LaneError::Carry(error)) if error.is_stuck) {
-            drop(ManuallyDrop::into_inner(held));
+            result = self.carry_by(context, &plan, &chosen, deadline);
+            if !matches!(result, Err(Failed::Rail(_))) {
+                break;
+            }
+            // What of it may still land must not land over what goes again.
+            if let Err(error) = self.retire_abandoned(context, deadline) {
+                result = Err(Failed::Path(PathError::Failed(error)));
+                break;
+            }
+        }
+        if let Err(Failed::Rail(reason)) = &mut result
+            && reason.is_empty()
+        {
+            *reason = self.reason_of_pauses();
+        }
+        if !matches!(result, Err(Failed::Stuck)) {
+            drop(ManuallyDrop::into_inner(plan));
         }
         result
     }
 
-    fn connector<'a>(&'a self, context: &'a Context) -> LaneConnector<'a> {
-        LaneConnector { context, peer: &self.peer, rail: &self.rail, slots: &self.slots, is_ours: self.is_ours }
+    fn carry_by(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        chosen: &[usize],
+        deadline: &Deadline<'_>,
+    ) -> Result<(), Failed> {
+        let mut taken: Vec<(&Rail, Taken<'_, PooledLane>)> = Vec::with_capacity(chosen.len());
+        let mut failed = None;
+        for &nth in chosen {
+            let rail = &self.rails[nth];
+            match rail.lanes.take(&self.connector(context, rail), deadline) {
+                Ok(lane) => taken.push((rail, lane)),
+                Err(LaneError::Connect(error @ (EngineError::Interrupted | EngineError::Closed))) => {
+                    return Err(Failed::Path(PathError::Failed(error)));
+                }
+                Err(error) => {
+                    rail.leave_out(&self.peer, &error.to_string());
+                    failed = Some(error.to_string());
+                }
+            }
+        }
+        if taken.is_empty() {
+            return Err(Failed::Rail(failed.unwrap_or_default()));
+        }
+        let share = plan.bytes / taken.len() as u64;
+        let _under_way: Vec<_> = taken.iter().map(|(rail, _)| rail.count(share)).collect();
+        let result = carry_on(context, &mut taken, plan, deadline);
+        if let Err(LaneError::Carry(error)) = &result {
+            for &nth in &error.unsettled {
+                let (rail, lane) = &mut taken[nth];
+                let slot = if self.is_ours { None } else { lane.slot.take() };
+                rail.unsettled.lock().push(Unsettled { id: lane.id.clone(), slot });
+            }
+        }
+        match result {
+            Ok(()) => {
+                taken.iter().for_each(|(rail, _)| rail.worked());
+                Ok(())
+            }
+            Err(error) => {
+                let rail = match &error {
+                    LaneError::Carry(error) => taken[error.lane].0,
+                    _ => taken[0].0,
+                };
+                Err(self.after(error, rail, deadline))
+            }
+        }
     }
 
-    fn paused(&self) -> Option<String> {
-        let pause = self.pause.lock();
-        pause.as_ref().filter(|pause| Instant::now() < pause.until).map(|pause| pause.reason.clone())
-    }
-
-    /// Leaves the rail out: for longer each time that it fails without having worked in between.
-    fn leave_out(&self, reason: String) -> PathError {
-        let mut pause = self.pause.lock();
-        let long = pause.as_ref().map_or(self.rail.nic.options().rail_pause, |before| 2 * before.long).min(PAUSE_MAX);
-        tracing::warn!(
-            peer = self.peer,
-            nic = self.rail.nic.name(),
-            peer_nic = self.rail.peer_nic,
-            reason,
-            ?long,
-            "a rail is left out"
-        );
-        *pause = Some(Pause { until: Instant::now() + long, long, reason: reason.clone() });
-        PathError::Unsuitable(reason.into())
-    }
-
-    /// What a call that failed comes to: an error, or other transports are tried.
-    fn after(&self, error: LaneError, deadline: &Deadline<'_>) -> PathError {
+    /// What a call that failed comes to.
+    fn after(&self, error: LaneError, rail: &Rail, deadline: &Deadline<'_>) -> Failed {
+        let failed = |error| Failed::Path(PathError::Failed(error));
         match error {
-            LaneError::Connect(error @ (EngineError::Interrupted | EngineError::Closed)) => PathError::Failed(error),
-            LaneError::Connect(error) => self.leave_out(error.to_string()),
-            LaneError::Local(error) => PathError::Failed(error),
-            LaneError::NoRing(reason) => PathError::Unsuitable(reason.into()),
+            LaneError::Connect(error) | LaneError::Local(error) => failed(error),
+            LaneError::NoRing(reason) => Failed::Path(PathError::Unsuitable(reason.into())),
             LaneError::Carry(CarryError { is_stuck: true, reason, nic, .. }) => {
-                let why =
-                    format!("{nic} does not stop ({reason}); memory of this call stays registered, and it may change");
-                PathError::Failed(EngineError::Memory(why))
+                tracing::error!(nic, %reason, "a card does not stop; memory of a call stays registered, and may change");
+                Failed::Stuck
             }
             LaneError::Carry(error) => match error.reason {
-                Reason::Interrupted => PathError::Failed(EngineError::Interrupted),
+                Reason::Interrupted => failed(EngineError::Interrupted),
                 Reason::Expired => {
                     let (peer, waited) = (self.peer.clone(), deadline.waited());
-                    PathError::Failed(EngineError::Timeout { peer, what: "a transfer by RDMA", waited })
+                    failed(EngineError::Timeout { peer, what: "a transfer by RDMA", waited })
                 }
-                reason => self.leave_out(reason.to_string()),
+                Reason::Failed(Status::REMOTE_ACCESS) => Failed::Key,
+                reason => {
+                    rail.leave_out(&self.peer, &reason.to_string());
+                    Failed::Rail(reason.to_string())
+                }
             },
         }
     }
-}
 
-/// No key opens an address of the peer.
-struct NoKey;
+    fn connector<'a>(&'a self, context: &'a Context, rail: &'a Rail) -> LaneConnector<'a> {
+        LaneConnector { context, peer: &self.peer, rail, is_ours: self.is_ours }
+    }
 
-impl From<NoKey> for PathError {
-    fn from(_: NoKey) -> PathError {
-        PathError::Unsuitable("the peer lends no memory for RDMA there".into())
+    /// Why all rails are left out.
+    fn reason_of_pauses(&self) -> String {
+        let down = |rail: &Rail| rail.nic.is_down().then(|| format!("{} is down", rail.nic.name()));
+        let reason = |rail: &Rail| rail.paused().or_else(|| down(rail));
+        self.rails.iter().find_map(reason).unwrap_or_else(|| "no rail works".to_owned())
     }
 }
 
-/// Work of a call, and what keeps its memory registered meanwhile.
-struct Plan {
-    works: Vec<Work>,
-    /// Of local memory that is not registered.
-    staged: Vec<StagedWork>,
-    held: Vec<Arc<Registered>>,
-}
-
-/// Carries a plan out on a lane.
+/// Carries a plan out on lanes, one of each rail.
 fn carry_on(
     context: &Context,
-    pooled: &mut PooledLane,
-    works: &[Work],
-    staged: &[StagedWork],
+    taken: &mut [(&Rail, Taken<'_, PooledLane>)],
+    plan: &Plan,
     deadline: &Deadline<'_>,
-    stall: Duration,
 ) -> Result<(), LaneError> {
-    if !works.is_empty() {
-        pooled.lane.carry(&mut works.iter().copied(), deadline, stall)?;
+    let stall = context.options.stall_timeout;
+    if plan.len() > 0 {
+        let rails: Vec<&Rail> = taken.iter().map(|(rail, _)| *rail).collect();
+        let mut lanes: Vec<&mut Lane> = taken.iter_mut().map(|(_, pooled)| &mut pooled.lane).collect();
+        let mut parts = 0..plan.len();
+        carry(&mut lanes, &mut |lane| Some(plan.work(parts.next()?, rails[lane])), deadline, stall)?;
     }
+    let (rail, pooled) = &mut taken[0];
+    let staged = plan.staged(rail);
     if staged.is_empty() {
         return Ok(());
     }
-    let ring = match &mut pooled.ring {
+    let PooledLane { lane, ring, .. } = &mut **pooled;
+    let ring = match ring {
         Some(ring) => ring,
-        none => none.insert(Ring::new(&pooled.lane)?),
+        none => none.insert(Ring::new(lane)?),
     };
-    ring.carry(context, &mut pooled.lane, staged, deadline, stall)
+    ring.carry(context, lane, &staged, deadline, stall)
 }
 
 impl Path for RdmaPath {
     fn transfer(&self, context: &Context, requests: &[Request], deadline: &Deadline<'_>) -> Result<(), PathError> {
-        if let Some(reason) = self.paused() {
-            return Err(PathError::Unsuitable(reason.into()));
+        if self.rails.iter().all(|rail| rail.paused().is_some()) {
+            return Err(PathError::Unsuitable(self.reason_of_pauses().into()));
         }
         self.retire_abandoned(context, deadline)?;
         let mut plan = self.plan(requests);
@@ -244,47 +250,52 @@ impl Path for RdmaPath {
             plan = self.plan(requests);
         }
         let mut result = self.carry(context, plan?, deadline);
-        if let Err(LaneError::Carry(CarryError { reason: Reason::Failed(Status::REMOTE_ACCESS), .. })) = &result {
-            // It may have registered its memory anew.
+        if let Err(Failed::Key) = result {
+            // The peer may have registered its memory anew.
             self.retire_abandoned(context, deadline)?;
             self.fetch_keys(context, deadline)?;
             result = self.carry(context, self.plan(requests)?, deadline);
-            if let Err(LaneError::Carry(CarryError { reason: Reason::Failed(Status::REMOTE_ACCESS), .. })) = &result {
+        }
+        match result {
+            Ok(()) => Ok(()),
+            Err(Failed::Rail(reason)) => Err(PathError::Unsuitable(reason.into())),
+            Err(Failed::Path(error)) => Err(error),
+            Err(Failed::Stuck) => {
+                let (addr, waited) = (requests[0].local.addr(), deadline.waited());
+                Err(PathError::Failed(EngineError::BufferBusy { addr, waited }))
+            }
+            Err(Failed::Key) => {
                 self.retire_abandoned(context, deadline)?;
                 let Request { local, remote: addr, .. } = requests[0];
                 let (owner, len) = (self.peer.clone(), local.len() as u64);
-                return Err(PathError::Failed(EngineError::NotRegistered { owner, addr, len }));
+                Err(PathError::Failed(EngineError::NotRegistered { owner, addr, len }))
             }
-        }
-        match result {
-            Ok(()) => {
-                *self.pause.lock() = None;
-                Ok(())
-            }
-            Err(error) => Err(self.after(error, deadline)),
         }
     }
 
     fn retire_abandoned(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        if self.unsettled.lock().is_empty() || mutant!(FailedWritesAreNotRetired) {
+        // One that is locked is not empty: another call is about it.
+        let is_empty = |rail: &Rail| rail.unsettled.try_lock().is_some_and(|unsettled| unsettled.is_empty());
+        if self.rails.iter().all(is_empty) || mutant!(FailedWritesAreNotRetired) {
             return Ok(());
         }
         let deadline = deadline.within(CARD_TIME);
         if self.is_ours {
-            self.retire_by_word(context, &deadline)
-        } else {
-            self.retire_by_new_lanes(context, &deadline)
+            return self.retire_by_word(context, &deadline);
         }
+        self.rails.iter().try_for_each(|rail| self.retire_by_new_lanes(context, rail, &deadline))
     }
 
     fn close_idle(&self, now: Instant) {
-        self.lanes.close_idle(now);
+        self.rails.iter().for_each(|rail| rail.lanes.close_idle(now));
     }
 
     fn status(&self) -> PathStatus {
-        match self.paused() {
-            Some(reason) => PathStatus::Down(format!("RDMA is left out: {reason}")),
-            None => PathStatus::Up(format!("{} to {}", self.rail.nic.name(), self.rail.peer_nic)),
+        let working = self.rails.iter().filter(|rail| rail.paused().is_none());
+        let working: Vec<String> = working.map(|rail| format!("{} to {}", rail.nic.name(), rail.peer_nic)).collect();
+        match working.is_empty() {
+            true => PathStatus::Down(format!("RDMA is left out: {}", self.reason_of_pauses())),
+            false => PathStatus::Up(working.join(", ")),
         }
     }
 }
@@ -292,11 +303,12 @@ impl Path for RdmaPath {
 impl RdmaPath {
     /// An engine of ours is asked to destroy its ends, and says which are gone.
     fn retire_by_word(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        let retire: Vec<String> = self.unsettled.lock().iter().map(|lane| lane.id.clone()).collect();
-        let directory = context.directory()?;
+        let ids = |rail: &Rail| -> Vec<String> { rail.unsettled.lock().iter().map(|lane| lane.id.clone()).collect() };
+        let retire: Vec<String> = self.rails.iter().flat_map(ids).collect();
+        let (directory, rail) = (context.directory()?, &self.rails[0]);
         let asked = ConnectionBody {
-            local_nic_path: format!("{}@{}", directory.own_name(), self.rail.nic.name()),
-            peer_nic_path: format!("{}@{}", self.peer, self.rail.peer_nic),
+            local_nic_path: format!("{}@{}", directory.own_name(), rail.nic.name()),
+            peer_nic_path: format!("{}@{}", self.peer, rail.peer_nic),
             mooncake_rs: Some(OurConnection { retire: retire.clone(), ..OurConnection::default() }),
             ..ConnectionBody::default()
         };
@@ -304,7 +316,9 @@ impl RdmaPath {
         let reply: ConnectionBody = serde_json::from_slice(&reply)
             .map_err(|error| EngineError::malformed(&self.peer, format!("its answer to the end of a lane: {error}")))?;
         let retired = reply.mooncake_rs.map_or_else(Vec::new, |ours| ours.retire);
-        self.unsettled.lock().retain(|lane| !retired.contains(&lane.id));
+        for rail in &self.rails {
+            rail.unsettled.lock().retain(|lane| !retired.contains(&lane.id));
+        }
         if retire.iter().all(|id| retired.contains(id)) {
             return Ok(());
         }
@@ -314,15 +328,15 @@ impl RdmaPath {
 
     /// An engine of another make destroys what it has under a number when other queue pairs come under it, before it
     /// answers.
-    fn retire_by_new_lanes(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+    fn retire_by_new_lanes(&self, context: &Context, rail: &Rail, deadline: &Deadline<'_>) -> Result<(), EngineError> {
         // They stay listed until it has: of several callers none may write before.
-        let Some(mut unsettled) = self.unsettled.try_lock_until(deadline.until) else {
+        let Some(mut unsettled) = rail.unsettled.try_lock_until(deadline.until) else {
             let (peer, what, waited) =
                 (self.peer.clone(), "the end of lanes with writes that failed", deadline.waited());
             return Err(EngineError::Timeout { peer, what, waited });
         };
         while let Some(Unsettled { slot: Some(slot), .. }) = unsettled.last() {
-            let opened = self.connector(context).open_in(slot, deadline);
+            let opened = self.connector(context, rail).open_in(slot, deadline);
             opened.map_err(|error| match error {
                 LaneError::Connect(error) | LaneError::Local(error) => error,
                 error => EngineError::Memory(error.to_string()),
@@ -331,14 +345,4 @@ impl RdmaPath {
         }
         Ok(())
     }
-}
-
-/// The local card and the peer's: of the same name, else at the same place, else any.
-fn rail(nics: &[Arc<Nic>], peer: &[String]) -> Rail {
-    let same = nics.iter().enumerate().find_map(|(number, nic)| {
-        let peer_number = peer.iter().position(|name| name == nic.name())?;
-        Some((number, peer_number))
-    });
-    let (number, peer_number) = same.unwrap_or((0, 0));
-    Rail { number, nic: nics[number].clone(), peer_number, peer_nic: peer[peer_number].clone() }
 }

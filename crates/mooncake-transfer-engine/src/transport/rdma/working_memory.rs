@@ -15,7 +15,14 @@ use crate::memory::buffers::Buffer;
 /// Ranges by their first address, each of a buffer.
 pub(crate) struct WorkingMemory {
     nics: Arc<[Arc<Nic>]>,
-    known: RwLock<BTreeMap<usize, Arc<Registered>>>,
+    known: RwLock<BTreeMap<usize, Known>>,
+}
+
+/// A range, and near which memory it is: `cpu:0`, `cuda:1`, `*`.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub registered: Arc<Registered>,
+    pub location: Arc<str>,
 }
 
 impl WorkingMemory {
@@ -37,7 +44,8 @@ impl WorkingMemory {
             };
             match Registered::new(&self.nics, buffer.range, access) {
                 Ok(registered) => {
-                    self.known.write().insert(buffer.range.addr(), Arc::new(registered));
+                    let known = Known { registered: Arc::new(registered), location: buffer.location.as_str().into() };
+                    self.known.write().insert(buffer.range.addr(), known);
                 }
                 Err(error) => tracing::warn!(
                     %error, bytes = buffer.range.len(), "memory is not registered for RDMA; TCP carries it"
@@ -48,20 +56,21 @@ impl WorkingMemory {
 
     /// What cards know of a buffer.
     pub fn of(&self, buffer: &Buffer) -> Option<Arc<Registered>> {
-        self.known.read().get(&buffer.range.addr()).cloned()
+        self.known.read().get(&buffer.range.addr()).map(|known| known.registered.clone())
     }
 
     /// The registered range that a request's end lies in.
-    pub fn find(&self, range: ForeignRange) -> Option<Arc<Registered>> {
+    pub fn find(&self, range: ForeignRange) -> Option<Known> {
         let known = self.known.read();
         let (_, before) = known.range(..=range.addr()).next_back()?;
-        before.holds(range).then(|| before.clone())
+        before.registered.holds(range).then(|| before.clone())
     }
 
     /// Cards are told to forget buffers, once no request of this side uses them any more.
     pub fn unregister(&self, buffers: &[Arc<Buffer>]) -> Vec<Arc<dyn ActiveAccess>> {
         let mut known = self.known.write();
-        let leaving = buffers.iter().filter_map(|buffer| known.remove(&buffer.range.addr()));
+        let leaving =
+            buffers.iter().filter_map(|buffer| known.remove(&buffer.range.addr()).map(|known| known.registered));
         let leaving = leaving.map(|registered| {
             Arc::new(Leaving {
                 addr: registered.range().addr(),
