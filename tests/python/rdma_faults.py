@@ -103,6 +103,48 @@ def a_link_that_goes_down_is_left_out_and_used_again() -> None:
     end(one, two)
 
 
+def sent(link: str) -> int:
+    """Bytes that have left by a link."""
+    with open(f"/sys/class/net/{link}/statistics/tx_bytes") as file:
+        return int(file.read())
+
+
+def two_links_share_the_bytes_and_one_that_goes_down_leaves_them_to_the_other() -> None:
+    one, two = engine("rxe0,rxe1", MC_RDMA_RAIL_PAUSE_SECONDS="3"), engine("rxe2,rxe3")
+    one.begin()
+    name = two.begin()
+    size = 48 * MIB
+    here, there = one.buffer(size), two.buffer(size)
+    assert one.call("transfer_sync_write", name, here, there, MIB) == 0
+    before = [sent("link0"), sent("link1")]
+    one.write(here, 1, size)
+    assert one.call("transfer_sync_write", name, here, there, size) == 0
+    assert two.holds(there, 1, size)
+    shares = [after - then for after, then in zip([sent("link0"), sent("link1")], before, strict=True)]
+    print(f"  shares: {shares[0] / sum(shares):.2f} {shares[1] / sum(shares):.2f}", flush=True)
+    # What one gets is what it carries; the machine's processors carry both.
+    assert min(shares) > 0.3 * sum(shares), shares
+
+    one.write(here, 2, size)
+    under_way = one.start(
+        "result = engine.transfer_sync_write(name, here, there, 48 << 20)", name=name, here=here, there=there
+    )
+    time.sleep(0.2)
+    subprocess.run(["ip", "link", "set", "link1", "down"], check=True)
+    began = time.monotonic()
+    assert under_way.result(timeout=60) == 0
+    print(f"  one went down: done {time.monotonic() - began:.1f} s later, by {path_of(one)}", flush=True)
+    assert two.holds(there, 2, size)
+    assert path_of(one)[0] == "rdma"
+    subprocess.run(["ip", "link", "set", "link1", "up"], check=True)
+    began, before = time.monotonic(), sent("link1")
+    while sent("link1") < before + MIB:
+        assert one.call("transfer_sync_write", name, here, there, 4 * MIB) == 0
+        assert time.monotonic() - began < 35
+    print(f"  used again after {time.monotonic() - began:.1f} s", flush=True)
+    end(one, two)
+
+
 def packets_are_lost_and_no_byte_is() -> None:
     subprocess.run(["tc", "qdisc", "add", "dev", "link0", "root", "netem", "loss", "1%"], check=True)
     one, two = engine("rxe0"), engine("rxe2")
@@ -166,6 +208,7 @@ ALL = [
     bytes_of_all_sizes,
     a_peer_is_killed_or_stands_still_in_mid_transfer,
     a_link_that_goes_down_is_left_out_and_used_again,
+    two_links_share_the_bytes_and_one_that_goes_down_leaves_them_to_the_other,
     packets_are_lost_and_no_byte_is,
     nothing_is_left_at_the_devices,
     a_child_that_lives_on_keeps_nothing_of_its_parent,

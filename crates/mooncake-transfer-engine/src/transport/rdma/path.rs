@@ -181,7 +181,7 @@ impl RdmaPath {
             LaneError::Connect(error) | LaneError::Local(error) => failed(error),
             LaneError::NoRing(reason) => Failed::Path(PathError::Unsuitable(reason.into())),
             LaneError::Carry(CarryError { is_stuck: true, reason, nic, .. }) => {
-                tracing::error!(nic, %reason, "a card does not stop; memory of a call stays registered, and may change");
+                tracing::error!(nic, %reason, "a card does not stop; a call's memory stays registered, and may change");
                 Failed::Stuck
             }
             LaneError::Carry(error) => match error.reason {
