@@ -148,7 +148,7 @@ impl Engine {
         let os = EngineError::os;
         let told = options.told(host, directory.is_some());
         let fixed = directory.as_ref().and_then(|_| options.fixed_port(name));
-        let Listeners { handshake, data, port, data_port } =
+        let Listeners { handshake, data, port, data_port, data_at } =
             listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
@@ -168,7 +168,7 @@ impl Engine {
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
         options.warn_missing_protocols();
         let transports: Transports =
-            Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port))]);
+            Arc::new([Arc::new(SameHost::new(unix, mappable.clone())), Arc::new(Tcp::new(data_port, data_at))]);
         let topology = Mutex::new(options.topology.clone());
         let context = Context {
             buffers: Buffers::new(transports.iter().map(|transport| transport.clone() as _).collect()),

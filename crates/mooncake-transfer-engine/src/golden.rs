@@ -116,7 +116,12 @@ fn handshakes_and_documents_are_what_they_were() {
     }
     golden.text("notify", json);
 
-    let ours = Ours { id: "00112233445566778899aabbccddeeff".into(), boot: "boot".into(), unix: "unix".into() };
+    let ours = Ours {
+        id: "00112233445566778899aabbccddeeff".into(),
+        boot: "boot".into(),
+        unix: "unix".into(),
+        tcp_addresses: Vec::new(),
+    };
     let buffers = (1..3).map(|n| BufferDescriptor { name: "cpu:0".into(), addr: n << 40, length: n << 33 }).collect();
     let full = SegmentDocument {
         name: "10.0.0.1:15001".into(),
@@ -139,9 +144,15 @@ fn handshakes_and_documents_are_what_they_were() {
         buffers: vec![],
         ours: None,
     };
-    for (name, document) in
-        [("full", full), ("bare", bare.clone()), ("several", SegmentDocument { protocol: several, ..bare })]
-    {
+    let tcp_addresses = vec!["10.0.0.1:15999".into(), "[fd00::1]:15999".into()];
+    let networks = Ours { id: String::new(), boot: String::new(), unix: String::new(), tcp_addresses };
+    let documents = [
+        ("full", full),
+        ("bare", bare.clone()),
+        ("several", SegmentDocument { protocol: several, ..bare.clone() }),
+        ("networks", SegmentDocument { ours: Some(networks), ..bare }),
+    ];
+    for (name, document) in documents {
         let json = document.encode();
         assert_eq!(SegmentDocument::decode("a peer", json.as_bytes()).unwrap(), document);
         golden.text(format!("segment.{name}"), json);

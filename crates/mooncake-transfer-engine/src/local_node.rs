@@ -63,7 +63,7 @@ impl LocalNode {
             tcp_proto_version: 1,
             timestamp: segment_document::timestamp(),
             buffers: Vec::new(),
-            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new() }),
+            ours: Some(Ours { id: hex(&self.id), boot: String::new(), unix: String::new(), tcp_addresses: Vec::new() }),
         };
         self.transports.iter().for_each(|transport| transport.describe(lent, &mut document));
         document.encode()
