@@ -55,6 +55,11 @@ impl Spread {
         }
     }
 
+    /// Bytes of the lane have moved.
+    pub fn moved(&self, lane: usize) {
+        self.queue.lock().moved(lane, Instant::now());
+    }
+
     /// The oldest chunk of the lane is done.
     pub fn done(&self, lane: usize) {
         let mut queue = self.queue.lock();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Chunks that a lane may have under way: while one is answered, the next ones are on their way.
 pub const AHEAD_MAX: usize = 8;
 
-/// A lane that has not got a chunk done for so long, while others get on, is given up.
+/// A lane with chunks under way that has not moved a byte for so long, while others do, is given up.
 pub const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 /// What a lane does next.
@@ -50,9 +50,9 @@ pub struct ChunkQueue {
 #[derive(Debug)]
 struct Lane {
     under_way: VecDeque<usize>,
-    /// Since when its oldest chunk is what it works at.
+    /// Since when it has moved no byte of what it has under way.
     since: Instant,
-    /// When it last got one done.
+    /// When it last moved one.
     moved: Option<Instant>,
     /// It asked for a chunk, had none, and there was none.
     idle: bool,
@@ -96,11 +96,16 @@ impl ChunkQueue {
         Next::Chunk(chunk)
     }
 
+    /// Bytes of the lane have moved.
+    pub fn moved(&mut self, lane: usize, now: Instant) {
+        let lane = &mut self.lanes[lane];
+        (lane.since, lane.moved) = (now, Some(now));
+    }
+
     /// The oldest chunk that the lane has under way is done.
     pub fn done(&mut self, lane: usize, now: Instant) {
-        let lane = &mut self.lanes[lane];
-        lane.under_way.pop_front().expect("it has one under way");
-        (lane.since, lane.moved) = (now, Some(now));
+        self.moved(lane, now);
+        self.lanes[lane].under_way.pop_front().expect("it has one under way");
         self.left -= 1;
         if self.left == 0 && self.stage == Stage::Open {
             self.stage = Stage::Done;
@@ -144,7 +149,7 @@ impl ChunkQueue {
 
     /// Whether the lane is to be given up: the others show that it is its address which stands still, not the peer.
     ///
-    /// Either they got chunks done since, or they are at the end of theirs and could carry its own. If the peer stood
+    /// Either they moved bytes since, or they are at the end of theirs and could carry its own. If the peer stood
     /// still, none would get on.
     pub fn is_left_behind(&self, lane: usize, now: Instant) -> bool {
         let own = &self.lanes[lane];
@@ -262,8 +267,8 @@ mod tests {
         assert!(!queue.is_left_behind(0, now + SECOND / 2), "not so soon");
         assert!(queue.is_left_behind(0, now + SECOND));
         assert!(!queue.is_left_behind(1, now + SECOND), "it got on");
-        queue.done(0, now + SECOND);
-        assert!(!queue.is_left_behind(0, now + SECOND), "it gets on again");
+        queue.moved(0, now + SECOND);
+        assert!(!queue.is_left_behind(0, now + SECOND), "it gets on again, however slowly");
     }
 
     #[test]

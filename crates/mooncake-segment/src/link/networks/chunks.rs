@@ -121,7 +121,7 @@ impl Lane {
                 }
             }
             let frames: Vec<u8> = asked.range(before..).flat_map(|(_, frame)| frame.encode()).collect();
-            let mut stall = StallTimer::new(self, deadline);
+            let mut stall = StallTimer::new(self, deadline).of_one(drawing.spread, drawing.lane);
             if let Err(error) = self.send_bytes(&frames, &mut stall) {
                 return Outcome::new(Err(error), false, true);
             }
@@ -157,7 +157,7 @@ impl Lane {
                     Err(error) => return Outcome::new(Err(error), true, true),
                 }
             }
-            let mut stall = StallTimer::new(self, deadline);
+            let mut stall = StallTimer::new(self, deadline).of_one(drawing.spread, drawing.lane);
             if let Some(chunk) = next {
                 match self.send_chunk(drawing.cut, chunk, &mut stall) {
                     Ok((frame, sum)) => unanswered.push_back((chunk, frame, sum)),

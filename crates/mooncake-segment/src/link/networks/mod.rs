@@ -90,16 +90,19 @@ impl Networks {
         bytes: u64,
         repeats: bool,
         deadline: &Deadline<'_>,
-        mut request: impl FnMut(&mut Lane) -> Outcome<T>,
+        mut request: impl FnMut(&mut Lane, &Deadline<'_>) -> Outcome<T>,
     ) -> Outcome<T> {
         if let [only] = &self.pools[..] {
-            return only.with_lane(deadline, request);
+            return only.with_lane(deadline, |lane| request(lane, deadline));
         }
         let order = self.addresses.lock().in_order(Instant::now());
         let last = order.len() - 1;
         for (turn, nth) in order.into_iter().enumerate() {
             self.addresses.lock().begin(nth, bytes);
-            let outcome = self.pools[nth].with_lane(deadline, &mut request);
+            // What is repeated leaves time for the addresses behind this one.
+            let turns = if repeats { (last - turn + 1) as u32 } else { 1 };
+            let in_turn = deadline.within(deadline.left() / turns);
+            let outcome = self.pools[nth].with_lane(&in_turn, |lane| request(lane, &in_turn));
             self.addresses.lock().end(nth, bytes);
             match &outcome.result {
                 Ok(_) => self.answered(nth),
@@ -125,7 +128,9 @@ impl Networks {
         deadline: &Deadline<'_>,
     ) -> Result<u32, TransferError> {
         let Some((lanes, _threads)) = self.lanes_for(span.len) else {
-            return self.with_lane(span.len, true, deadline, |lane| lane.read(span, pieces, checksum, deadline)).result;
+            return self
+                .with_lane(span.len, true, deadline, |lane, deadline| lane.read(span, pieces, checksum, deadline))
+                .result;
         };
         let cut = Cut::new(span, pieces.iter_mut().map(Destination::reborrow), Destination::len, Destination::split_at);
         let (sums, cut) = (Sums::new(cut.len()), cut.shared());
@@ -139,7 +144,7 @@ impl Networks {
     /// Writes the pieces; gives their checksum once they are in the owner's memory.
     pub fn write(&self, span: Span, pieces: &[Source<'_>], deadline: &Deadline<'_>) -> Outcome<u32> {
         let Some((lanes, _threads)) = self.lanes_for(span.len) else {
-            return self.with_lane(span.len, false, deadline, |lane| lane.write(span, pieces, deadline));
+            return self.with_lane(span.len, false, deadline, |lane, deadline| lane.write(span, pieces, deadline));
         };
         let cut = Cut::new(span, pieces.iter().copied(), Source::len, Source::split_at);
         let sums = Sums::new(cut.len());
@@ -223,7 +228,8 @@ impl Networks {
         self.addresses.lock().end(nth, whole.share);
         let was_connected = is_connected.load(Ordering::Relaxed);
         if matches!(outcome.result, Err(TransferError::Interrupted)) {
-            if is_behind.load(Ordering::Relaxed) || spread.is_done() && !was_connected {
+            let was_unanswered = !was_connected && spread.is_done() && self.pools[nth].is_empty();
+            if is_behind.load(Ordering::Relaxed) || was_unanswered {
                 // It would keep the next request, too.
                 let what = "an address of several stood still";
                 let error = TransferError::Timeout { segment: self.segment.to_string(), what, waited: LEFT_BEHIND };

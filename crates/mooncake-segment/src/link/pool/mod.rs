@@ -134,6 +134,12 @@ impl LanePool {
         refused && state.in_use == 0 && state.idle.is_empty()
     }
 
+    /// Whether there is no lane, nor an attempt at one.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.in_use == 0 && state.idle.is_empty()
+    }
+
     /// Closes the lanes that no call has used for a while.
     pub(super) fn close_idle(&self) {
         let over = self.state.lock().part_with_old();

@@ -12,7 +12,9 @@ use mooncake_memory::{
     Bounce, Destination, Source, Splice, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
     split_destinations, split_sources, total_of_destinations, total_of_sources,
 };
-use mooncake_net::{ConnectError, PollHistory, connect_from, is_readable, recv_busy_poll, stays_within_host, unpace};
+use mooncake_net::{
+    ConnectError, PollHistory, Spread, connect_from, is_readable, recv_busy_poll, stays_within_host, unpace,
+};
 use mooncake_os::{Deadline, Guarded};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -550,17 +552,28 @@ pub(super) struct StallTimer<'a> {
     deadline: &'a Deadline<'a>,
     segment: Arc<str>,
     stall_timeout: Duration,
+    /// Told of bytes that move.
+    told: Option<(&'a Spread, usize)>,
     /// When the standstill began, once a slice has passed without a byte.
     still_since: Option<Instant>,
 }
 
 impl<'a> StallTimer<'a> {
     pub(super) fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
-        StallTimer { deadline, segment: lane.segment.clone(), stall_timeout: lane.stall_timeout, still_since: None }
+        let (segment, stall_timeout) = (lane.segment.clone(), lane.stall_timeout);
+        StallTimer { deadline, segment, stall_timeout, told: None, still_since: None }
+    }
+
+    /// Of a lane of that number, of several that carry one request.
+    pub(super) fn of_one(self, spread: &'a Spread, lane: usize) -> StallTimer<'a> {
+        StallTimer { told: Some((spread, lane)), ..self }
     }
 
     fn moved(&mut self) {
         self.still_since = None;
+        if let Some((spread, lane)) = self.told {
+            spread.moved(lane);
+        }
     }
 
     /// Looks at an error of the socket: goes on after the end of a slice or a signal, unless the call is interrupted,

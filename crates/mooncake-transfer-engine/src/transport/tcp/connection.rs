@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_destinations, send_sources};
-use mooncake_net::{Connect, Connection, PollHistory, recv_busy_poll, unpace};
+use mooncake_net::{Connect, Connection, PollHistory, Spread, recv_busy_poll, unpace};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
@@ -224,17 +224,19 @@ impl TcpConnection {
         Ok(())
     }
 
-    /// The same of requests of one kind, as they come, until none is under way and none comes.
+    /// The same of requests of one kind, as a lane of several gets them, until none is under way and none comes.
     pub fn transfer_drawn(
         &mut self,
         context: &Context,
         opcode: Opcode,
         requests: &mut impl Requests,
+        (spread, lane): (&Spread, usize),
         deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
         self.is_idle = false;
         let peer = self.peer.clone();
-        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        let timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        let mut timer = timer.of_one(spread, lane);
         self.retire_abandoned(&mut timer)?;
         match opcode {
             Opcode::Write => self.write(context, requests, &mut timer)?,

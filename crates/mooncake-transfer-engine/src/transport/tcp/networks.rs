@@ -236,7 +236,7 @@ impl Whole<'_> {
             spread.give_back(lane);
             let mut drawn = Drawn { whole: self, lane, chunk: 0..0, unanswered: VecDeque::new() };
             loop {
-                connection.transfer_drawn(self.context, opcode, &mut drawn, deadline)?;
+                connection.transfer_drawn(self.context, opcode, &mut drawn, (spread, lane), deadline)?;
                 self.networks.answered(nth);
                 match spread.wait(lane, deadline) {
                     Ok(Some(chunk)) => drawn.begin(chunk),
@@ -248,7 +248,8 @@ impl Whole<'_> {
         match carried {
             // One that has not connected while others did it all would keep the next request, too.
             Err(EngineError::Interrupted)
-                if is_behind.load(Ordering::Relaxed) || (!is_connected && spread.is_done()) =>
+                if is_behind.load(Ordering::Relaxed)
+                    || (!is_connected && spread.is_done() && network.connections.is_empty()) =>
             {
                 let (peer, what) = (network.address.first().to_string(), "moving bytes at one of several addresses");
                 Err(EngineError::Timeout { peer, what, waited: LEFT_BEHIND })
