@@ -93,6 +93,7 @@ class Transfers:
         return 8 * self.size / min(times)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_a_large_transfer_takes_both_networks_and_has_the_rate_of_both(engines, operation):
     rates = []
@@ -105,6 +106,27 @@ def test_a_large_transfer_takes_both_networks_and_has_the_rate_of_both(engines, 
     print(f"{operation}: {rates[0] / 1e6:.0f} Mbit/s over one network, {rates[1] / 1e6:.0f} Mbit/s over both")
     assert 0.9 <= rates[1] / (2 * rates[0]) <= 1.1
     assert reason(transfers.initiator).endswith("over 2 addresses")
+
+
+@pytest.mark.alone
+def test_two_cards_in_one_network_are_both_used_where_rules_route_by_the_source(hosts, engines, monkeypatch):
+    """Connections come from each of the initiator's addresses in turn; the kernel would take the first for all."""
+    monkeypatch.setattr(hosts, "address", lambda host, cable=0: f"10.77.0.{10 * cable + host + 1}")
+    for host, network in enumerate(hosts.networks):
+        card, own = hosts.card(host, 1), hosts.address(host, 1)
+        network.ip("address", "flush", "dev", card)
+        # Without a route of its own but for what comes from there.
+        network.ip("address", "add", f"{own}/24", "dev", card, "noprefixroute")
+        network.ip("route", "add", "10.77.0.0/24", "dev", card, "table", "100")
+        network.ip("rule", "add", "from", own, "table", "100")
+    rates = []
+    for listed in (0, 2):
+        transfers = Transfers(engines(listed, 2), "write", 64 * MIB)
+        transfers.fill(listed)
+        rates.append(transfers.rate())
+        assert transfers.arrived(listed)
+    print(f"{rates[0] / 1e6:.0f} Mbit/s as the kernel routes, {rates[1] / 1e6:.0f} Mbit/s with a list of its own")
+    assert 0.9 <= rates[1] / (2 * rates[0]) <= 1.1
 
 
 FAULTS = {

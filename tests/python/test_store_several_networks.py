@@ -106,6 +106,7 @@ def apart(hosts, cluster):
         one.close()
 
 
+@pytest.mark.alone
 def test_a_large_value_takes_both_networks_and_has_the_rate_of_both(apart):
     rates = []
     for addresses in (1, 2):

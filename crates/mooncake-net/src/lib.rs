@@ -1,5 +1,6 @@
 //! Blocking sockets, whatever is sent over them: connecting and resolving until a deadline, waiting for bytes, awake at
-//! first, keeping connections for the next call, what a TCP connection is told, and which faults of peers are logged.
+//! first, keeping connections for the next call, sharing one request out over several addresses, what a TCP connection
+//! is told, and which faults of peers are logged.
 #![forbid(unsafe_code)]
 
 mod address_list;

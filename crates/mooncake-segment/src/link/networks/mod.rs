@@ -178,7 +178,7 @@ impl Networks {
         let ended = std::thread::scope(|scope| {
             let mut started = Vec::new();
             for (lane, nth) in (1..).zip(others) {
-                let builder = std::thread::Builder::new().name("mooncake-lane".into());
+                let builder = std::thread::Builder::new().name("mooncake-stripe".into());
                 match thread::start_scoped(scope, builder, move || self.run(whole, lane, *nth, carry)) {
                     Ok(thread) => started.push(thread),
                     // The other lanes carry its chunks.
