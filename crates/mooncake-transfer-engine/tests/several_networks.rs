@@ -97,7 +97,7 @@ fn requests_of_any_size_and_number_go_both_ways_over_all_addresses() {
             .collect();
         initiator.transfer(peer, &requests).unwrap();
         assert!(there.bytes() == here.bytes() && back.bytes() == gives.bytes());
-        [&there, &gives].map(|memory| target.unregister(memory.range().addr()).unwrap());
+        target.unregister_all(&[there.range().addr(), gives.range().addr()]).unwrap();
         assert!(reason(&initiator).ends_with("over 2 addresses"), "{}", reason(&initiator));
     }
 }
