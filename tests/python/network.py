@@ -74,11 +74,14 @@ class Network:
 
 
 class Hosts:
-    """Two networks with a cable between them, as two hosts have: 10.77.0.1 and 10.77.0.2."""
+    """Two networks with a cable between them, as two hosts have: 10.77.0.1 and 10.77.0.2.
+
+    With a second cable they have two cards each, in networks apart: 10.78.0.1 and 10.78.0.2.
+    """
 
     ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
-    def __init__(self):
+    def __init__(self, cables: int = 1):
         if shutil.which("ip") is None:
             raise NoNamespaces("there is no `ip` (iproute2)")
         self.networks: list[Network] = []
@@ -87,34 +90,47 @@ class Hosts:
             self.networks.append(Network())
             one, two = self.networks
             path = f"/proc/{os.getpid()}/fd/{two.descriptor}"
-            one.ip("link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", path)
-            for number, network in enumerate(self.networks):
-                network.ip("address", "add", f"{self.ADDRESSES[number]}/24", "dev", f"cable{number}")
-                network.ip("link", "set", f"cable{number}", "up")
+            for cable in range(cables):
+                peer = ("peer", "name", self.card(1, cable), "netns", path)
+                one.ip("link", "add", self.card(0, cable), "type", "veth", *peer)
+                for number, network in enumerate(self.networks):
+                    card = self.card(number, cable)
+                    network.ip("address", "add", f"{self.address(number, cable)}/24", "dev", card)
+                    network.ip("link", "set", card, "up")
         except BaseException:
             self.close()
             raise
 
-    def unplug(self, host: int) -> None:
+    @staticmethod
+    def card(host: int, cable: int = 0) -> str:
+        return f"cable{host}" if cable == 0 else f"cable{host}n{cable}"
+
+    @staticmethod
+    def address(host: int, cable: int = 0) -> str:
+        return f"10.{77 + cable}.0.{host + 1}"
+
+    def unplug(self, host: int, cable: int = 0) -> None:
         """The cable is out at one end: both have no carrier."""
-        self.networks[host].ip("link", "set", f"cable{host}", "down")
+        self.networks[host].ip("link", "set", self.card(host, cable), "down")
 
-    def plug(self, host: int) -> None:
-        self.networks[host].ip("link", "set", f"cable{host}", "up")
+    def plug(self, host: int, cable: int = 0) -> None:
+        self.networks[host].ip("link", "set", self.card(host, cable), "up")
 
-    def lose(self, host: int) -> None:
+    def lose(self, host: int, cable: int = 0) -> None:
         """What one host sends is lost on the way, and nobody is told: it goes to a card that the other has not."""
-        where = (self.ADDRESSES[1 - host], "lladdr", "02:00:00:00:00:01", "dev", f"cable{host}", "nud", "permanent")
+        card, other = self.card(host, cable), self.address(1 - host, cable)
+        where = (other, "lladdr", "02:00:00:00:00:01", "dev", card, "nud", "permanent")
         self.networks[host].ip("neighbour", "replace", *where)
 
-    def find(self, host: int) -> None:
-        self.networks[host].ip("neighbour", "delete", self.ADDRESSES[1 - host], "dev", f"cable{host}")
+    def find(self, host: int, cable: int = 0) -> None:
+        other = self.address(1 - host, cable)
+        self.networks[host].ip("neighbour", "delete", other, "dev", self.card(host, cable))
 
-    def limit(self, host: int, rate: str) -> None:
+    def limit(self, host: int, rate: str, cable: int = 0) -> None:
         """What one host sends goes no faster than this."""
         with self.networks[host].inside():
-            command = ["tc", "qdisc", "add", "dev", f"cable{host}", "root", "tbf", "rate", rate, "burst", "256k"]
-            done = subprocess.run([*command, "latency", "50ms"], capture_output=True, text=True)
+            command = ["tc", "qdisc", "add", "dev", self.card(host, cable), "root", "tbf", "rate", rate]
+            done = subprocess.run([*command, "burst", "256k", "latency", "50ms"], capture_output=True, text=True)
         if done.returncode != 0:
             raise NoNamespaces(f"tc: {done.stderr.strip()}")
 

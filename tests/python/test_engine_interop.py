@@ -362,3 +362,18 @@ print(json.dumps([{k: v for k, v in found.items() if k[0] != '_'}, docs]))
                 assert (default == "") == (own.default is own.empty), f"{method} {name}"
                 if default:
                     assert repr(own.default) == default, f"{method} {name}"
+
+
+def test_an_engine_of_mooncake_reaches_one_in_several_networks_at_its_first_address(engine):
+    size = 17 << 20
+    initiator, target = engine("reference"), engine("ours", MC_TCP_ADDRESSES="127.0.0.2,127.0.0.3", MC_SHM="0")
+    initiator.begin()
+    name = target.begin()
+    here, there = initiator.buffer(size), target.buffer(size)
+    for operation, source, at, sink, to in (
+        ("write", initiator, here, target, there),
+        ("read", target, there, initiator, here),
+    ):
+        source.write(at, len(operation), size)
+        assert initiator.call(f"transfer_sync_{operation}", name, here, there, size) == 0
+        assert sink.holds(to, len(operation), size)

@@ -263,7 +263,11 @@ fn options(given: &Given, ended: &Arc<AtomicBool>) -> Result<StoreOptions, Clien
         return Err(ClientError::NothingToLend);
     }
     options.local_buffer_size = size(given, "local_buffer_size")?;
-    options.bind_address = options.bind_address.or(bind);
+    if let Some(list) = given.text("tcp_addresses").filter(|list| !list.trim().is_empty()) {
+        options = options.with_tcp_addresses("--tcp_addresses", list)?;
+    }
+    // Without `--host` as an address of its own, the list says where.
+    options.bind_address = options.bind_address.or(bind.filter(|_| options.tcp_addresses.is_empty()));
     if given.boolean("enable_offload") {
         options = options.with_tier("")?;
     }

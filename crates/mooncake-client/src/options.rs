@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_ids::FileSystemUuid;
+use mooncake_net::parse_addresses;
 use mooncake_settings::environment::{is_on, parsed, switch, variable};
 use mooncake_tier::medium::folder::Engine;
 use mooncake_tier::slots::SLOT_BYTES;
@@ -49,6 +50,11 @@ pub struct StoreOptions {
     /// What to listen on for data where that is not what the host name says
     /// (behind address translation). `MC_STORE_CLIENT_BIND_ADDRESS`.
     pub bind_address: Option<IpAddr>,
+    /// Addresses of this machine in its networks: data is listened for on each of them, unless `bind_address` says
+    /// where, and peers are told them all. If there is none: the one that the host name says. `MC_TCP_ADDRESSES`.
+    pub tcp_addresses: Vec<IpAddr>,
+    /// An address of a peer that failed, where the peer has others, is left out for so long. `MC_TCP_ADDRESS_PAUSE_MS`.
+    pub tcp_address_pause: Duration,
     /// Raise the process's limit of open files to what it may be, at most 65,536. `MOONCAKE_RAISE_DESCRIPTORS=0|1`.
     pub raise_descriptors: bool,
     /// Count calls, bytes and times. `MC_STORE_CLIENT_METRIC=0|1`.
@@ -187,6 +193,8 @@ impl StoreOptions {
             huge_pages: false,
             ports: (12300, 14300),
             bind_address: None,
+            tcp_addresses: Vec::new(),
+            tcp_address_pause: Duration::from_secs(30),
             raise_descriptors: true,
             metrics: true,
             metric_interval: None,
@@ -239,6 +247,13 @@ impl StoreOptions {
         Ok(self)
     }
 
+    /// With the addresses of a list, as that setting gives it.
+    pub fn with_tcp_addresses(self, setting: &str, list: &str) -> Result<Self, StoreError> {
+        let addresses = parse_addresses(list);
+        let tcp_addresses = addresses.map_err(|error| Cause::InvalidParams(format!("{setting}={list:?}: {error}")))?;
+        Ok(Self { tcp_addresses, ..self })
+    }
+
     fn overlaid(mut self, var: impl Fn(&str) -> Option<String>) -> Result<Self, StoreError> {
         if let Some(on) = switch("MC_SHM", &var)? {
             self.shared_memory = on;
@@ -274,6 +289,12 @@ impl StoreOptions {
         }
         if let Some(address) = parsed("MC_STORE_CLIENT_BIND_ADDRESS", &var)? {
             self.bind_address = Some(address);
+        }
+        if let Some(list) = parsed::<String>("MC_TCP_ADDRESSES", &var)? {
+            self = self.with_tcp_addresses("MC_TCP_ADDRESSES", &list)?;
+        }
+        if let Some(ms) = parsed::<u64>("MC_TCP_ADDRESS_PAUSE_MS", &var)? {
+            self.tcp_address_pause = Duration::from_millis(ms);
         }
         if let Some(on) = switch("MOONCAKE_RAISE_DESCRIPTORS", &var)? {
             self.raise_descriptors = on;
@@ -391,12 +412,16 @@ mod tests {
             ("MC_STORE_CLIENT_MAX_PORT", "20010"),
             ("MC_DATA_TIMEOUT_MS", "1500"),
             ("MC_STORE_CLIENT_BIND_ADDRESS", "::1"),
+            ("MC_TCP_ADDRESSES", "10.0.0.5,[fd00::5]"),
+            ("MC_TCP_ADDRESS_PAUSE_MS", "250"),
         ])
         .unwrap();
         assert!(!options.shared_memory && !options.shared_views && !options.verify);
         assert_eq!(options.ports, (20000, 20010));
         assert_eq!(options.stall_timeout, Duration::from_millis(1500));
         assert_eq!(options.bind_address, Some("::1".parse().unwrap()));
+        assert_eq!(options.tcp_addresses, ["10.0.0.5".parse::<IpAddr>().unwrap(), "fd00::5".parse().unwrap()]);
+        assert_eq!(options.tcp_address_pause, Duration::from_millis(250));
         assert!(with(&[]).unwrap().shared_memory);
     }
 
@@ -436,6 +461,10 @@ mod tests {
             assert_eq!(error.kind(), crate::ErrorKind::InvalidParams);
             assert!(error.to_string().contains(name), "{error}");
         }
+        let error = with(&[("MC_TCP_ADDRESSES", "10.0.0.5,10.0.0.5")]).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidParams);
+        let twice = "MC_TCP_ADDRESSES=\"10.0.0.5,10.0.0.5\": 10.0.0.5 is there twice; name each address once";
+        assert_eq!(error.to_string(), twice);
         let error = with(&[("MC_STORE_CLIENT_BIND_ADDRESS", "256.1.1.1")]).unwrap_err().to_string();
         assert_eq!(error, "MC_STORE_CLIENT_BIND_ADDRESS=\"256.1.1.1\": expected an IP address, as in 10.0.0.5 or ::1");
     }

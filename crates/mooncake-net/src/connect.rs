@@ -1,7 +1,7 @@
 //! Connecting, until a deadline.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use mooncake_os::{Deadline, Guarded};
@@ -30,13 +30,23 @@ pub fn connect(
     timeout: Duration,
     deadline: &Deadline<'_>,
 ) -> Result<Guarded<TcpStream>, ConnectError> {
+    connect_from(None, addresses, timeout, deadline)
+}
+
+/// The same, from an address of this machine. If it has lost that one, from the one that the kernel's routes say.
+pub fn connect_from(
+    local: Option<IpAddr>,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    deadline: &Deadline<'_>,
+) -> Result<Guarded<TcpStream>, ConnectError> {
     let mut last = ConnectError::Untried;
     for address in addresses {
         let left = deadline.left().min(timeout);
         if left.is_zero() {
             break;
         }
-        match connect_one(address, Instant::now() + left, deadline) {
+        match connect_one(local, address, Instant::now() + left, deadline) {
             Ok(stream) => {
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
@@ -49,6 +59,7 @@ pub fn connect(
 }
 
 fn connect_one(
+    local: Option<IpAddr>,
     address: &SocketAddr,
     until: Instant,
     deadline: &Deadline<'_>,
@@ -58,6 +69,9 @@ fn connect_one(
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
     // From here on: a child that is forked while this waits must not keep the connection open.
     let stream = Guarded::new(TcpStream::from(socket));
+    if let Some(local) = local {
+        let _ = rustix::net::bind(&*stream, &SocketAddr::new(local, 0));
+    }
     match rustix::net::connect(&*stream, address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
         Err(errno) => return Err(io::Error::from(errno).into()),
@@ -102,6 +116,18 @@ mod tests {
         drop(deaf);
         let ended = connect(&[at], Duration::from_secs(10), &patient);
         assert!(matches!(&ended, Err(ConnectError::Io(_))), "{ended:?}");
+    }
+
+    #[test]
+    fn a_connection_comes_from_the_address_that_was_asked_for_if_this_machine_has_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let patient = Deadline::after(Duration::from_secs(20), &|| false);
+        for (asked, seen) in [("127.0.0.3", "127.0.0.3"), ("192.0.2.1", "127.0.0.1")] {
+            let from = asked.parse().ok();
+            let _stream = connect_from(from, &[at], Duration::from_secs(10), &patient).unwrap();
+            assert_eq!(listener.accept().unwrap().1.ip().to_string(), seen);
+        }
     }
 
     #[test]

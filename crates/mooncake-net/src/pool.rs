@@ -117,6 +117,12 @@ impl<C: Connection> Pool<C> {
         Ok(())
     }
 
+    /// Whether there is no connection, nor an attempt at one.
+    pub fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.in_use == 0 && state.idle.is_empty()
+    }
+
     /// Closes connections that the peer has ended, and those that no call has needed for long.
     pub fn close_idle(&self, now: Instant) {
         let closed: Vec<_> = {

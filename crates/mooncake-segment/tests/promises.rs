@@ -9,6 +9,7 @@ mod fences_wait_for_proof;
 mod links_end_for_good;
 mod memory_outlives_its_owners;
 mod round_trips_on_every_path;
+mod several_networks;
 mod shared_memory_is_tried_again;
 mod the_ends_of_processes_are_told;
 mod unsafe_memory_is_not_mapped;

@@ -44,6 +44,8 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "what to listen on for data where that is not what the host name says",
     ),
+    crate::tables::engine::TCP_ADDRESSES,
+    crate::tables::engine::TCP_ADDRESS_PAUSE,
     crate::tables::engine::RAISE_DESCRIPTORS,
     Setting::supported(
         "MC_LOG_LEVEL",

@@ -149,7 +149,7 @@ impl Engine {
         let os = EngineError::os;
         let told = options.told(host, directory.is_some());
         let fixed = directory.as_ref().and_then(|_| options.fixed_port(name));
-        let Listeners { handshake, data, port, data_port } =
+        let Listeners { handshake, data, port, data_port, data_at } =
             listen::begin(&options, told.as_deref().unwrap_or(""), fixed)?;
         let id: EngineId = random_bytes().map_err(os("random bytes"))?;
         let secret: [u8; SECRET_LEN] = random_bytes().map_err(os("random bytes"))?;
@@ -169,7 +169,7 @@ impl Engine {
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
         let same_host = Arc::new(SameHost::new(unix, mappable.clone()));
         let rdma = open_rdma(&options).map(|rdma| Arc::new(rdma) as _);
-        let tcp = Arc::new(Tcp::new(data_port));
+        let tcp = Arc::new(Tcp::new(data_port, data_at));
         let transports: Transports = [same_host as _].into_iter().chain(rdma).chain([tcp as _]).collect();
         let topology = Mutex::new(options.topology.clone());
         let context = Context {

@@ -173,7 +173,10 @@ fn handshakes_and_documents_are_what_they_were() {
         ours: None,
     };
     let several = SegmentDocument { protocol: several, ..bare.clone() };
-    for (name, document) in [("full", full), ("bare", bare), ("several", several), ("rdma", rdma)] {
+    let tcp_addresses = vec!["10.0.0.1:15999".into(), "[fd00::1]:15999".into()];
+    let networks = SegmentDocument { ours: Some(Ours { tcp_addresses, ..Ours::default() }), ..bare.clone() };
+    let documents = [("full", full), ("bare", bare), ("several", several), ("networks", networks), ("rdma", rdma)];
+    for (name, document) in documents {
         let json = document.encode();
         assert_eq!(SegmentDocument::decode("a peer", json.as_bytes()).unwrap(), document);
         golden.text(format!("segment.{name}"), json);

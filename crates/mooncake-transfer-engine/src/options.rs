@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Once;
 use std::time::Duration;
 
+use mooncake_net::{AddressListError, parse_addresses};
 use mooncake_os::BlockingPool;
 use mooncake_rdma::{RdmaOptions, Topology};
 use mooncake_settings::environment::{self, BadVariable, Reader, parsed, switch};
@@ -47,6 +48,11 @@ pub struct EngineOptions {
     /// Where it listens if that is what peers are told to reach it by and this host has it. Without either it listens
     /// on all addresses.
     pub bind_if_told: Option<IpAddr>,
+    /// Addresses of this host in its networks: data is listened for on each of them, unless [`EngineOptions::bind`]
+    /// says where, and peers are told them all. If there is none: data is listened for where handshakes are.
+    pub tcp_addresses: Vec<IpAddr>,
+    /// An address of a peer that failed, where the peer has others, is left out for so long.
+    pub tcp_address_pause: Duration,
     /// Address or name of this host that peers are told who find the engine by a metadata service. If there is none:
     /// the address that it listens on, or else the one towards that service.
     pub advertise: Option<String>,
@@ -89,6 +95,8 @@ impl Default for EngineOptions {
             ports: 15_000..=17_000,
             bind: None,
             bind_if_told: None,
+            tcp_addresses: Vec::new(),
+            tcp_address_pause: Duration::from_secs(30),
             advertise: None,
             port_of_name: None,
             topology: None,
@@ -144,6 +152,12 @@ impl EngineOptions {
         }
         if let Some(address) = address("MC_TCP_BIND_ADDRESS")? {
             (self.advertise, self.bind_if_told) = (Some(address.to_string()), Some(address));
+        }
+        if let Some(list) = parsed::<String>(TCP_ADDRESSES, &var).map_err(wrong)? {
+            self.tcp_addresses = parse_addresses(&list).map_err(|error| bad_addresses(&list, &error))?;
+        }
+        if let Some(pause) = number("MC_TCP_ADDRESS_PAUSE_MS")? {
+            self.tcp_address_pause = Duration::from_millis(pause);
         }
         if var("MC_LEGACY_RPC_PORT_BINDING").is_some() {
             self.port_of_name = Some(number("MC_HANDSHAKE_PORT")?.map_or(12_001, |port| port as u16));
@@ -228,6 +242,13 @@ pub(crate) fn blocking_pool() -> BlockingPool {
     BlockingPool::new(BLOCKING_THREADS_MAX, "mooncake-errand")
 }
 
+const TCP_ADDRESSES: &str = "MC_TCP_ADDRESSES";
+
+/// A list of addresses that means nothing here.
+pub(crate) fn bad_addresses(list: &str, error: &AddressListError) -> EngineError {
+    EngineError::InvalidArgument(format!("{TCP_ADDRESSES}={list:?}: {error}"))
+}
+
 fn wrong(bad: BadVariable) -> EngineError {
     EngineError::InvalidArgument(bad.to_string())
 }
@@ -263,6 +284,8 @@ mod tests {
             ("MC_NUM_QP_PER_EP", "4"),
             ("MC_IB_TC", "106"),
             ("MC_RDMA_RAIL_PAUSE_SECONDS", "7"),
+            ("MC_TCP_ADDRESSES", "127.0.0.3, [::1]"),
+            ("MC_TCP_ADDRESS_PAUSE_MS", "500"),
         ]);
         let some = some.unwrap();
         assert_eq!(
@@ -275,6 +298,8 @@ mod tests {
         assert_eq!((rdma.traffic_class, rdma.service_level, rdma.rail_pause.as_secs()), (Some(106), None, 7));
         assert_eq!((some.stripes, some.advertise.as_deref()), (8, Some("::1")));
         assert_eq!((some.bind, some.bind_if_told), ("127.0.0.2".parse().ok(), "::1".parse().ok()));
+        assert_eq!(some.tcp_addresses, ["127.0.0.3".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]);
+        assert_eq!(some.tcp_address_pause, Duration::from_millis(500));
         assert_eq!(with(&[("MC_TCP_MAX_CONNECTIONS_PER_PEER", "3")]).unwrap().stripes, 3, "its name of old");
     }
 
@@ -311,6 +336,9 @@ mod tests {
             ("MC_MTU", "1500"),
             ("MC_IB_PORT", "0"),
             ("MC_SLICE_SIZE", "1"),
+            ("MC_TCP_ADDRESSES", "10.0.0.1,nowhere"),
+            ("MC_TCP_ADDRESSES", "10.0.0.1,10.0.0.1"),
+            ("MC_TCP_ADDRESS_PAUSE_MS", "soon"),
         ] {
             let error = with(&[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

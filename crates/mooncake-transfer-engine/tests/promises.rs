@@ -20,6 +20,7 @@ mod peers_that_freeze;
 mod peers_that_misbehave;
 mod protocols_are_honoured;
 mod pulls_within_the_host;
+mod several_networks;
 mod shared_segments;
 mod transfers_by_rdma;
 mod waits_for_a_service;

@@ -100,6 +100,32 @@ fn what_peers_are_told_may_be_another_than_what_is_listened_on() {
 }
 
 #[test]
+fn data_is_listened_for_in_each_network_and_peers_are_told_all_of_them() {
+    let met = |engine: &Engine, host: &str| {
+        let ip: IpAddr = host.parse().unwrap();
+        [engine.port(), engine.data_port()].map(|port| TcpStream::connect((ip, port)).is_ok())
+    };
+    let list = ("MC_TCP_ADDRESSES", "127.0.0.2, [::1]");
+    let engine = Engine::new(NEAR, from(&[list])).unwrap();
+    assert_eq!(["127.0.0.2", "::1"].map(|host| met(&engine, host)), [[true, true]; 2]);
+    assert_eq!(met(&engine, NEAR), [true, false], "handshakes are answered where they were");
+    takes_bytes(&engine, None);
+    let told = |engine: &Engine| crate::relay::document_of(engine);
+    let port = engine.data_port();
+    let parts = [
+        format!("\"tcp_addresses\":[\"127.0.0.2:{port}\",\"[::1]:{port}\"]"),
+        format!("\"tcp_data_host\":\"127.0.0.2\",\"tcp_data_port\":{port}"),
+    ];
+    assert!(parts.iter().all(|part| told(&engine).contains(part)), "{}", told(&engine));
+    // Another machine has them, and passes on what comes for this one.
+    let engine = Engine::new(NEAR, from(&[("MC_TCP_ADDRESSES", "127.0.0.2,192.0.2.7"), ("MC_TE_BIND_ADDRESS", NEAR)]));
+    let engine = engine.unwrap();
+    assert_eq!([NEAR, ELSEWHERE].map(|host| met(&engine, host)), [[true, true], [false, false]]);
+    let port = engine.data_port();
+    assert!(told(&engine).contains(&format!("[\"127.0.0.2:{port}\",\"192.0.2.7:{port}\"]")));
+}
+
+#[test]
 fn a_name_tells_host_and_port_where_that_is_asked_for() {
     let metadata = MemoryMetadata::default();
     let free = TcpListener::bind((NEAR, 0)).unwrap().local_addr().unwrap().port();

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use mooncake_net::{join_host_port, split_host_port};
+use mooncake_net::{check_addresses, join_host_port, split_host_port};
 use mooncake_os::Deadline;
 
 use crate::connection_error::ConnectionError;
@@ -61,9 +61,14 @@ pub(crate) fn claim<T>(
     })?;
     let port = port.filter(|port| *port != 0);
     let resolved = resolve(&host, options)?;
-    let bind = match options.bind_address {
-        Some(address) => vec![address],
-        None => resolved.clone(),
+    let told = &options.tcp_addresses;
+    let bind = match (options.bind_address, told.first()) {
+        (Some(address), _) => vec![address],
+        (None, Some(first)) => {
+            check(told)?;
+            vec![*first]
+        }
+        (None, None) => resolved.clone(),
     };
     let mut last = None;
     for address in &bind {
@@ -74,7 +79,7 @@ pub(crate) fn claim<T>(
                     Some(_) => given.to_owned(),
                     None => join_host_port(&host, bound.port()),
                 };
-                return Ok((ListenAddress { name, advertised: advertised(&resolved, bound) }, listener));
+                return Ok((ListenAddress { name, advertised: advertised(&resolved, options, bound) }, listener));
             }
             Err(error) => last = Some((*address, error)),
         }
@@ -151,16 +156,31 @@ fn take_port<T>(
     Err(last)
 }
 
-fn advertised(resolved: &[IpAddr], bound: SocketAddr) -> Advertised {
+/// An error if one of them is not of this machine.
+pub(crate) fn check(told: &[IpAddr]) -> Result<(), StoreError> {
+    check_addresses(told).map_err(|error| {
+        let list = told.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+        let problem = format!(
+            "MC_TCP_ADDRESSES (--tcp_addresses) {list}: {error}. MC_STORE_CLIENT_BIND_ADDRESS says what to listen on \
+             if another machine forwards connections to this one"
+        );
+        Cause::InvalidParams(problem).into()
+    })
+}
+
+fn advertised(resolved: &[IpAddr], options: &StoreOptions, bound: SocketAddr) -> Advertised {
+    let at = |ips: &[IpAddr]| Advertised::Addresses(ips.iter().map(|ip| SocketAddr::new(*ip, bound.port())).collect());
+    if !options.tcp_addresses.is_empty() {
+        return at(&options.tcp_addresses);
+    }
     if resolved.iter().any(IpAddr::is_unspecified) {
         return Advertised::TowardsMaster { port: bound.port() };
     }
     // Only the address that is listened on, unless another one is told on purpose.
-    let known: Vec<IpAddr> = match resolved.contains(&bound.ip()) {
-        true => vec![bound.ip()],
-        false => resolved.to_vec(),
-    };
-    Advertised::Addresses(known.into_iter().map(|ip| SocketAddr::new(ip, bound.port())).collect())
+    match resolved.contains(&bound.ip()) {
+        true => at(&[bound.ip()]),
+        false => at(resolved),
+    }
 }
 
 #[cfg(test)]
@@ -212,6 +232,25 @@ mod tests {
         let (host, _) = claim(&elsewhere, reserve).unwrap();
         assert!(host.name.starts_with("192.0.2.1:"));
         assert!(host.advertised.texts("10.0.0.1".parse().unwrap())[0].starts_with("192.0.2.1:"));
+    }
+
+    #[test]
+    fn of_several_networks_every_address_is_told_and_another_machines_is_refused() {
+        let mut several = options("127.0.0.1");
+        several.tcp_addresses = vec!["127.0.0.2".parse().unwrap(), "127.0.0.3".parse().unwrap()];
+        let (host, _) = claim(&several, reserve).unwrap();
+        let port = host.name.strip_prefix("127.0.0.1:").unwrap();
+        let texts = host.advertised.texts("10.0.0.1".parse().unwrap());
+        assert_eq!(texts, [format!("127.0.0.2:{port}"), format!("127.0.0.3:{port}")]);
+        several.tcp_addresses.push("192.0.2.1".parse().unwrap());
+        let error = claim(&several, reserve).unwrap_err();
+        let (kind, text) = (error.kind(), error.to_string());
+        let parts = ["MC_TCP_ADDRESSES", "192.0.2.1 is not an address of this machine", "MC_STORE_CLIENT_BIND_ADDRESS"];
+        assert!(kind == ErrorKind::InvalidParams && parts.iter().all(|part| text.contains(part)), "{text}");
+        // Behind another machine, which has them.
+        several.bind_address = Some("127.0.0.1".parse().unwrap());
+        let (host, _) = claim(&several, reserve).unwrap();
+        assert_eq!(host.advertised.texts("10.0.0.1".parse().unwrap()).len(), 3);
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl LinkSet {
         let mut template = LinkOptions::new(control.session().id);
         template.mark = mark;
         template.stall_timeout = options.stall_timeout;
+        template.tcp_addresses = options.tcp_addresses.clone();
+        template.tcp_address_pause = options.tcp_address_pause;
         if !options.shared_memory {
             template.paths = Paths::only(Path::Tcp);
         }

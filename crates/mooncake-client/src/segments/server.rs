@@ -18,7 +18,10 @@ pub(crate) type Claimed = (String, Advertised, Option<Arc<SegmentServer>>, Optio
 /// Takes the name, with a data server behind it where memory is given.
 pub(crate) fn claim(options: &StoreOptions, events: &Arc<OwnerEvents>) -> Result<Claimed, StoreError> {
     if options.global_segment_size == 0 {
-        let (host, port) = listen_address::claim(options, listen_address::reserve)?;
+        // It listens nowhere: its name is its host's, and its connections come from these.
+        listen_address::check(&options.tcp_addresses)?;
+        let bare = StoreOptions { tcp_addresses: Vec::new(), ..options.clone() };
+        let (host, port) = listen_address::claim(&bare, listen_address::reserve)?;
         return Ok((host.name, host.advertised, None, Some(Guarded::new(port))));
     }
     let (server, host) = serve(options, events)?;
@@ -57,7 +60,13 @@ pub(crate) fn serve(
         let mut server = ServerOptions::new(address.ip(), address.port(), 0);
         server.unix = options.shared_memory;
         server.stall_timeout = options.stall_timeout;
+        if options.bind_address.is_none() {
+            server.also = options.tcp_addresses.iter().skip(1).copied().collect();
+        }
         SegmentServer::start(server, Box::new(Reporter(events.clone()))).map_err(|error| match error {
+            ServerError::Bind { address: other, source } if other != address => {
+                std::io::Error::new(source.kind(), format!("{other}: {source}"))
+            }
             ServerError::Bind { source, .. } | ServerError::Os { source, .. } => source,
             other => std::io::Error::other(other.to_string()),
         })

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use mooncake_os::{Deadline, ProcessIdentity};
+use mooncake_os::{Deadline, Permits, ProcessIdentity};
 
 use super::idle_lanes::IdleLanes;
+use super::networks::Networks;
 use super::options::{LinkOptions, Path, Paths, SegmentAddress};
-use super::pool::LanePool;
 use super::shared_memory::give_back_thread::GiveBackThread;
 use super::shared_memory::watcher::Watcher;
 use super::shared_memory::{Attachment, NoSharedMemory};
@@ -24,6 +24,8 @@ pub(super) struct Connector {
     pub give_back_thread: Arc<GiveBackThread>,
     pub least_epoch: Arc<LeastEpoch>,
     pub idle_lanes: Arc<IdleLanes>,
+    /// For large requests over several addresses.
+    pub threads: Arc<Permits>,
 }
 
 /// A link that was made.
@@ -85,19 +87,19 @@ impl Connector {
 
         if paths.tcp {
             let hello = self.hello(address, Purpose::Lane);
-            let pool = LanePool::new(address, &self.options, hello, self.idle_lanes.clone());
-            let connected = pool.and_then(|pool| {
-                let at = pool.try_connect(deadline).map_err(|e| {
+            let networks = Networks::new(address, &self.options, &hello, &self.idle_lanes, self.threads.clone());
+            let connected = networks.and_then(|networks| {
+                let at = networks.try_connect(deadline).map_err(|e| {
                     is_short_of_descriptors = e.is_short_of_descriptors();
                     is_passing = e.is_passing();
                     e.to_string()
                 })?;
-                Ok((pool, at))
+                Ok((networks, at))
             });
             match connected {
-                Ok((pool, at)) => {
+                Ok((networks, at)) => {
                     reasons.push(format!("connected to {at}"));
-                    return Ok(made(Kind::Tcp(Box::new(pool)), reasons.join("; "), better_later));
+                    return Ok(made(Kind::Tcp(Box::new(networks)), reasons.join("; "), better_later));
                 }
                 Err(reason) => reasons.push(format!("no TCP: {reason}")),
             }

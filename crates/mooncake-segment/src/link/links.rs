@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooncake_ids::SegmentUuid;
-use mooncake_os::{Deadline, ProcessIdentity, WaitError, descriptor_limit, forked, thread, watch_forks};
+use mooncake_os::{Deadline, Permits, ProcessIdentity, WaitError, descriptor_limit, forked, thread, watch_forks};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Link;
 use super::connector::{Connector, Made, NoPath};
+use super::networks::THREADS_MAX;
 use super::options::{LinkOptions, LinkReport, Path, SegmentAddress};
 use super::shared_memory::NoSharedMemory;
 use super::shared_memory::give_back_thread::GiveBackThread;
@@ -68,6 +69,7 @@ impl Links {
                 give_back_thread: Arc::default(),
                 least_epoch: Arc::default(),
                 idle_lanes: Arc::default(),
+                threads: Arc::new(Permits::new(THREADS_MAX)),
             }),
             book: Arc::new(Book { links, changed: Condvar::new(), time_origin: Instant::now() }),
         })

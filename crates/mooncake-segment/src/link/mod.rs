@@ -5,6 +5,7 @@ mod connector;
 pub(crate) mod fixture;
 mod idle_lanes;
 mod links;
+mod networks;
 mod options;
 mod pool;
 mod record_files;
@@ -36,7 +37,7 @@ pub use record_lanes::RecordLanes;
 pub use shared_memory::view::View;
 pub use tcp_lane::RecordRead;
 
-use pool::LanePool;
+use networks::Networks;
 use shared_memory::Attachment;
 use tcp_lane::Span;
 
@@ -61,7 +62,7 @@ pub struct Link {
 enum Kind {
     Local(Arc<Served>, Arc<Insider>),
     Shared(Arc<Attachment>),
-    Tcp(Box<LanePool>),
+    Tcp(Box<Networks>),
 }
 
 impl Link {
@@ -118,11 +119,15 @@ impl Link {
 
     /// Path, reason and traffic.
     pub fn report(&self) -> LinkReport {
+        let networks = match &self.kind {
+            Kind::Tcp(networks) => networks.summary(),
+            Kind::Local(..) | Kind::Shared(_) => None,
+        };
         LinkReport {
             uuid: self.uuid,
             name: self.name.clone(),
             path: self.path(),
-            reason: self.reason.clone(),
+            reason: std::iter::once(self.reason.clone()).chain(networks).collect::<Vec<_>>().join("; "),
             bytes_read: self.bytes_read.load(Ordering::Relaxed),
             bytes_written: self.bytes_written.load(Ordering::Relaxed),
         }
@@ -161,8 +166,8 @@ impl Link {
                 let mapping = attachment.writable(deadline).map_err(settled)?;
                 self.copy_in(attachment.gate(), &mapping, span, pieces, whole).map_err(settled)?
             }
-            Kind::Tcp(pool) => {
-                let outcome = pool.with_lane(deadline, |lane| lane.write(span, pieces, deadline));
+            Kind::Tcp(networks) => {
+                let outcome = networks.write(span, pieces, deadline);
                 let named = |error| named(error, || crc_of_sources(0, pieces, 0, span.len).err());
                 outcome.result.map_err(|error| WriteError { error: named(error), settled: outcome.settled })?
             }
@@ -187,8 +192,8 @@ impl Link {
         let mapping = match &self.kind {
             Kind::Local(served, _) => served.memory.mapping(),
             Kind::Shared(attachment) => attachment.readable(),
-            Kind::Tcp(pool) => {
-                self.read_tcp(pool, span, pieces, crc, deadline)?;
+            Kind::Tcp(networks) => {
+                self.read_tcp(networks, span, pieces, crc, deadline)?;
                 self.bytes_read.fetch_add(span.len, Ordering::Relaxed);
                 return Ok(());
             }
@@ -224,7 +229,7 @@ impl Link {
         match &self.kind {
             Kind::Local(served, _) => served.is_removed(),
             Kind::Shared(attachment) => attachment.is_over(),
-            Kind::Tcp(pool) => pool.is_refused(),
+            Kind::Tcp(networks) => networks.is_refused(),
         }
     }
 
@@ -235,15 +240,15 @@ impl Link {
 
     /// Closes lanes that no call has used for a while.
     fn close_idle(&self) {
-        if let Kind::Tcp(pool) = &self.kind {
-            pool.close_idle();
+        if let Kind::Tcp(networks) = &self.kind {
+            networks.close_idle();
         }
     }
 
     fn forget(&self) {
         self.forgotten.store(true, Ordering::Release);
-        if let Kind::Tcp(pool) = &self.kind {
-            pool.close();
+        if let Kind::Tcp(networks) = &self.kind {
+            networks.close();
         }
     }
 
@@ -281,15 +286,14 @@ impl Link {
 
     fn read_tcp(
         &self,
-        pool: &LanePool,
+        networks: &Networks,
         span: Span,
         pieces: &mut [Destination<'_>],
         crc: Option<u32>,
         deadline: &Deadline<'_>,
     ) -> Result<(), TransferError> {
-        let outcome = pool.with_lane(deadline, |lane| lane.read(span, pieces, crc.is_some(), deadline));
-        let actual =
-            outcome.result.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
+        let read = networks.read(span, pieces, crc.is_some(), deadline);
+        let actual = read.map_err(|error| named(error, || crc_of_destinations(0, pieces, 0, span.len).err()))?;
         match crc {
             Some(expected) if expected != actual => {
                 Err(TransferError::Checksum { segment: self.segment.to_string(), rid: span.rid.0, expected, actual })

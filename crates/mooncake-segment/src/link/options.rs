@@ -1,6 +1,7 @@
 //! How links are made, to what, and what they report.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub struct SegmentAddress {
     pub boot_id: [u8; 16],
     /// Abstract name of the owner's Unix socket, "" = none.
     pub unix_socket: String,
-    /// `ip:port` or `[ip]:port` of its data lanes, tried in order.
+    /// `ip:port` or `[ip]:port` of its data lanes, one for each of its networks.
     pub tcp: Vec<String>,
     /// Shown to the owner.
     pub access_key: u64,
@@ -120,8 +121,12 @@ pub struct LinkOptions {
     pub connect_timeout: Duration,
     /// After a failed attempt the owner is avoided for so long.
     pub retry_after: Duration,
-    /// Most TCP lanes to one segment.
+    /// Most TCP lanes to one address of a segment.
     pub max_lanes: usize,
+    /// Addresses of this host in its networks: lanes come from those that are in the owner's.
+    pub tcp_addresses: Vec<IpAddr>,
+    /// An address of an owner that failed, where the owner has others, is left out for so long.
+    pub tcp_address_pause: Duration,
 }
 
 impl LinkOptions {
@@ -135,6 +140,8 @@ impl LinkOptions {
             connect_timeout: Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             max_lanes: 64,
+            tcp_addresses: Vec::new(),
+            tcp_address_pause: Duration::from_secs(30),
         }
     }
 }

@@ -40,7 +40,8 @@ const CONTROL_HELLO_MAX: usize = 4 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Waker,
-    Tcp,
+    /// The listener of that place among those for data.
+    Tcp(usize),
     Unix,
     /// The process of that attachment.
     Process(u64),
@@ -55,8 +56,8 @@ impl Of {
     pub(super) fn number(self) -> u64 {
         match self {
             Of::Waker => 0,
-            Of::Tcp => 4,
-            Of::Unix => 8,
+            Of::Unix => 4,
+            Of::Tcp(nth) => 8 + nth as u64 * 4,
             Of::Process(id) => id * 4 + 1,
             Of::Stream(id) => id * 4 + 2,
             Of::Caller(id) => id * 4 + 3,
@@ -66,8 +67,8 @@ impl Of {
     fn numbered(number: u64) -> Of {
         match (number % 4, number / 4) {
             (0, 0) => Of::Waker,
-            (0, 1) => Of::Tcp,
-            (0, _) => Of::Unix,
+            (0, 1) => Of::Unix,
+            (0, number) => Of::Tcp(number as usize - 2),
             (1, id) => Of::Process(id),
             (2, id) => Of::Stream(id),
             (_, id) => Of::Caller(id),
@@ -77,7 +78,7 @@ impl Of {
 
 pub(super) struct Acceptor {
     shared: Arc<Shared>,
-    tcp: Watch<TcpListener>,
+    tcp: Vec<Watch<TcpListener>>,
     unix: Option<Watch<UnixListener>>,
     callers: Callers,
     faults: PeerLog<IpAddr>,
@@ -86,10 +87,11 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(shared: Arc<Shared>, tcp: TcpListener, unix: Option<UnixListener>) -> io::Result<Acceptor> {
+    pub(super) fn new(shared: Arc<Shared>, tcp: Vec<TcpListener>, unix: Option<UnixListener>) -> io::Result<Acceptor> {
         let readiness = &shared.readiness;
         readiness.add(shared.waker.fd(), Of::Waker.number(), Ready::IN)?;
-        let tcp = readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp.number(), Ready::IN)?;
+        let watch = |(nth, tcp)| readiness.watch(Arc::new(Guarded::new(tcp)), Of::Tcp(nth).number(), Ready::IN);
+        let tcp = tcp.into_iter().enumerate().map(watch).collect::<io::Result<_>>()?;
         let unix = unix.map(|unix| readiness.watch(Arc::new(Guarded::new(unix)), Of::Unix.number(), Ready::IN));
         let unix = unix.transpose()?;
         Ok(Acceptor { shared, tcp, unix, callers: Callers::default(), faults: PeerLog::default(), paused_until: None })
@@ -118,7 +120,7 @@ impl Acceptor {
     fn attend(&mut self, of: Of, flags: Ready) {
         match of {
             Of::Waker => self.shared.waker.clear(),
-            Of::Tcp => self.accept_tcp(),
+            Of::Tcp(nth) => self.accept_tcp(nth),
             Of::Unix => self.accept_unix(),
             Of::Process(id) => {
                 // What it said before it ended still counts.
@@ -151,7 +153,7 @@ impl Acceptor {
     }
 
     fn listen(&mut self, wanted: Ready) {
-        self.tcp.want(wanted);
+        self.tcp.iter_mut().for_each(|tcp| tcp.want(wanted));
         if let Some(unix) = &mut self.unix {
             unix.want(wanted);
         }
@@ -205,9 +207,9 @@ impl Acceptor {
         }
     }
 
-    fn accept_tcp(&mut self) {
+    fn accept_tcp(&mut self, nth: usize) {
         for _ in 0..AT_ONCE {
-            let accepted = self.tcp.of().accept();
+            let accepted = self.tcp[nth].of().accept();
             let Some((stream, peer)) = self.accepted(accepted) else { return };
             if stream.set_nonblocking(true).is_ok() {
                 self.enter(Caller::Tcp(Guarded::new(stream), peer));

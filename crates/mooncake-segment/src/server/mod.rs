@@ -46,8 +46,10 @@ use record_lane::ServedTier;
 /// How a server listens.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Address that data lanes are accepted on, and no other.
+    /// Address that data lanes are accepted on, and no other but these.
     pub bind: IpAddr,
+    /// Addresses of its other networks, on which they are accepted at the same port.
+    pub also: Vec<IpAddr>,
     /// Port of the data lanes; 0 = one that the kernel chooses.
     pub port: u16,
     /// Session of the owner.
@@ -66,7 +68,16 @@ impl ServerOptions {
     /// Listens on an address, with the defaults for all else.
     pub fn new(bind: IpAddr, port: u16, session: u64) -> ServerOptions {
         let stall_timeout = Duration::from_secs(3);
-        ServerOptions { bind, port, session, unix: true, stall_timeout, max_lanes: 16_384, max_workers: 2_048 }
+        ServerOptions {
+            bind,
+            also: Vec::new(),
+            port,
+            session,
+            unix: true,
+            stall_timeout,
+            max_lanes: 16_384,
+            max_workers: 2_048,
+        }
     }
 }
 
@@ -119,6 +130,11 @@ impl SegmentServer {
         let wanted = SocketAddr::new(options.bind, options.port);
         let tcp = listen_tcp(wanted).map_err(|source| ServerError::Bind { address: wanted, source })?;
         let address = tcp.local_addr().map_err(os("getsockname"))?;
+        let mut listeners = vec![tcp];
+        for also in &options.also {
+            let wanted = SocketAddr::new(*also, address.port());
+            listeners.push(listen_tcp(wanted).map_err(|source| ServerError::Bind { address: wanted, source })?);
+        }
         let (unix, unix_name) = if options.unix {
             let (listener, name) = listen_unix().map_err(os("listen on an abstract Unix socket"))?;
             (Some(listener), name)
@@ -139,7 +155,7 @@ impl SegmentServer {
             lanes,
             tiers: Mutex::default(),
         });
-        let acceptor = Acceptor::new(shared.clone(), tcp, unix).map_err(os("epoll_ctl"))?;
+        let acceptor = Acceptor::new(shared.clone(), listeners, unix).map_err(os("epoll_ctl"))?;
         let builder = std::thread::Builder::new().name("mooncake-door".into());
         let acceptor = thread::start(builder, move || acceptor.run()).map_err(os("start a thread"))?;
         Ok(Arc::new(SegmentServer { shared, acceptor: Mutex::new(Some(acceptor)) }))
@@ -255,7 +271,7 @@ impl SegmentServer {
         self.shared.state.lock().owner.taken(&uuid)
     }
 
-    /// Where data lanes are accepted.
+    /// Where data lanes are accepted, on the first of its addresses.
     pub fn tcp_addr(&self) -> SocketAddr {
         self.shared.tcp
     }

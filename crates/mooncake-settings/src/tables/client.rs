@@ -33,6 +33,13 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "http://127.0.0.1:8080/metadata",
         "accepted; the store needs none",
     ),
+    Setting::supported(
+        "tcp_addresses",
+        Type::Text,
+        "",
+        "addresses of this machine, one in each of its networks, with commas between them: data is listened for on all \
+         of them, and peers are told them all; none: those of MC_TCP_ADDRESSES, or the one that --host says",
+    ),
     Setting::supported("protocol", Type::Text, "tcp", "tcp; peers on the same host use shared memory"),
     Setting::supported(
         "enable_http_server",

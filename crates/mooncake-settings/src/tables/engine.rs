@@ -33,6 +33,23 @@ pub(crate) const RAISE_DESCRIPTORS: Setting = Setting::supported(
     "raise the soft limit of open files of the process to what it may be, at most 65,536; 0: leave it as it is",
 );
 
+/// Of stores and of engines.
+pub(crate) const TCP_ADDRESSES: Setting = Setting::supported(
+    "MC_TCP_ADDRESSES",
+    Type::Text,
+    "",
+    "addresses of this machine, one in each of its networks, with commas between them: data is listened for on them, \
+     peers are told all of them, and large requests go over all that answer. None: one address",
+);
+
+/// Of stores and of engines.
+pub(crate) const TCP_ADDRESS_PAUSE: Setting = Setting::supported(
+    "MC_TCP_ADDRESS_PAUSE_MS",
+    Type::Milliseconds,
+    "30000",
+    "an address of a peer that failed, where the peer has others, is left out for so long",
+);
+
 /// All of them.
 pub const VARIABLES: &[Setting] = &[
     RAISE_DESCRIPTORS,
@@ -58,6 +75,8 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "address to listen on, whatever peers are told; none: all, unless MC_TCP_BIND_ADDRESS says less",
     ),
+    TCP_ADDRESSES,
+    TCP_ADDRESS_PAUSE,
     Setting::supported(
         "MC_LEGACY_RPC_PORT_BINDING",
         Type::Text,

@@ -4,7 +4,7 @@
 //! Old engines send no kind: their first byte is that of the JSON, and it is a connection request.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use mooncake_net::ConnectError;
@@ -173,7 +173,18 @@ pub(crate) fn connect(
     timeout: Duration,
     deadline: &Deadline<'_>,
 ) -> Result<Guarded<TcpStream>, EngineError> {
-    mooncake_net::connect(addresses, timeout, deadline).map_err(|error| match error {
+    connect_from(peer, None, addresses, timeout, deadline)
+}
+
+/// The same, from an address of this host.
+pub(crate) fn connect_from(
+    peer: &str,
+    local: Option<IpAddr>,
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    deadline: &Deadline<'_>,
+) -> Result<Guarded<TcpStream>, EngineError> {
+    mooncake_net::connect_from(local, addresses, timeout, deadline).map_err(|error| match error {
         ConnectError::Interrupted => EngineError::Interrupted,
         ConnectError::Untried => EngineError::Timeout { peer: peer.to_owned(), what: "connecting", waited: timeout },
         ConnectError::Io(source) => EngineError::Socket { peer: peer.to_owned(), what: "connect", source },

@@ -1,5 +1,8 @@
 //! What an engine says of itself: the segment document of Mooncake's metadata, as JSON.
 
+use std::net::SocketAddr;
+
+use mooncake_net::ADDRESSES_MAX;
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
@@ -103,6 +106,9 @@ pub(crate) struct Ours {
     /// Buffers that its cards do not know, by address and bytes: TCP alone reaches them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tcp_only: Vec<(u64, u64)>,
+    /// `ip:port` of its data in each of its networks, if it has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tcp_addresses: Vec<String>,
 }
 
 fn first() -> u32 {
@@ -137,6 +143,15 @@ impl SegmentDocument {
     pub fn first_buffer(&self) -> Option<u64> {
         let alone = || self.ours.as_ref()?.tcp_only.first().map(|(addr, _)| *addr);
         self.buffers.first().map(|buffer| buffer.addr).or_else(alone)
+    }
+
+    /// Where its data port listens in each of several networks; empty if it says nothing of them.
+    pub fn data_in_networks(&self, peer: &str) -> Result<Vec<SocketAddr>, EngineError> {
+        let told = self.ours.as_ref().map_or(&[][..], |ours| &ours.tcp_addresses);
+        let parsed = |text: &String| {
+            text.parse().map_err(|_| EngineError::malformed(peer, format!("its segment document: address {text:?}")))
+        };
+        told.iter().take(ADDRESSES_MAX).map(parsed).collect()
     }
 
     /// The incarnation of the engine, if it is one of ours.
@@ -204,10 +219,16 @@ mod tests {
             assert_eq!(serde_json::to_string(&protocols).unwrap(), now);
         }
         let id = "00112233445566778899aabbccddeeff".to_owned();
-        let ours =
-            SegmentDocument { ours: Some(Ours { id, boot: "b".into(), unix: "u".into(), ..Ours::default() }), ..read };
+        let tcp_addresses = vec!["10.0.0.1:7".into(), "[fd00::1]:8".into()];
+        let ours = Ours { id, boot: "b".into(), unix: "u".into(), tcp_addresses, ..Ours::default() };
+        let ours = SegmentDocument { ours: Some(ours), ..read };
         assert_eq!(SegmentDocument::decode("p", ours.encode().as_bytes()).unwrap(), ours);
         assert_eq!(ours.engine_id().unwrap()[..3], [0, 0x11, 0x22]);
+        let networks = ours.data_in_networks("p").unwrap();
+        assert_eq!(networks, ["10.0.0.1:7".parse().unwrap(), "[fd00::1]:8".parse().unwrap()]);
+        let named = br#"{"name":"a","protocol":"tcp","mooncake_rs":{"id":"","boot":"","tcp_addresses":["a:1"]}}"#;
+        let error = SegmentDocument::decode("p", named).unwrap().data_in_networks("p").unwrap_err().to_string();
+        assert!(error.contains("\"a:1\""), "{error}");
     }
 
     #[test]

@@ -1,28 +1,34 @@
-//! Where an engine listens: two ports, on the address that it was told, or on all of them and with a warning.
+//! Where an engine listens: two ports, on the address that it was told, or on all of them and with a warning; for data,
+//! on one address of each network, if it was told several.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mooncake_net::{AddressListError, check_addresses};
 use mooncake_os::Guarded;
 
 use crate::error::EngineError;
-use crate::options::EngineOptions;
+use crate::options::{EngineOptions, bad_addresses};
 
 /// Most ports of the range that are tried before it is said that none is free.
 const PORTS_TRIED_MAX: u32 = 500;
 
-/// An engine's two listeners.
+/// An engine's listeners.
 pub(crate) struct Listeners {
     pub handshake: Guarded<TcpListener>,
-    pub data: Guarded<TcpListener>,
+    /// One, or one for each network.
+    pub data: Vec<Guarded<TcpListener>>,
     /// Of handshakes.
     pub port: u16,
+    /// The first one's.
     pub data_port: u16,
+    /// Where peers find them, if they are told more than the port.
+    pub data_at: Vec<SocketAddr>,
 }
 
-/// Opens both. `host` is what peers are told to reach the engine by, if that is known; `port` is the one of its
+/// Opens them. `host` is what peers are told to reach the engine by, if that is known; `port` is the one of its
 /// handshakes, if it is not to be a free one.
 pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> Result<Listeners, EngineError> {
     let reached_by = options.bind_if_told.filter(|ip| host.parse() == Ok(*ip));
@@ -39,9 +45,43 @@ pub(crate) fn begin(options: &EngineOptions, host: &str, port: Option<u16>) -> R
         (opened, _) => (told, opened?),
     };
     let (on, (handshake, port)) = first;
-    let (data, data_port) = listen(on, &options.ports)?;
+    let told = &options.tcp_addresses;
+    let (data, ports) = match options.bind {
+        None if !told.is_empty() => listen_on_each(told, &options.ports)?,
+        _ => {
+            let (data, port) = listen(on, &options.ports)?;
+            (vec![Guarded::new(data)], vec![port; told.len().max(1)])
+        }
+    };
+    let data_at = told.iter().zip(&ports).map(|(ip, port)| SocketAddr::new(*ip, *port)).collect();
+    let data_port = ports[0];
     warn_once(on, host, [port, data_port]);
-    Ok(Listeners { handshake: Guarded::new(handshake), data: Guarded::new(data), port, data_port })
+    Ok(Listeners { handshake: Guarded::new(handshake), data, port, data_port, data_at })
+}
+
+/// Listens on each of these addresses, on one port of the range that is free on all of them; or on one of its own each,
+/// if there is none.
+fn listen_on_each(
+    addresses: &[IpAddr],
+    ports: &RangeInclusive<u16>,
+) -> Result<(Vec<Guarded<TcpListener>>, Vec<u16>), EngineError> {
+    let list = || addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
+    check_addresses(addresses).map_err(|error| match error {
+        AddressListError::NotHere { .. } => EngineError::InvalidArgument(format!(
+            "{}. MC_TE_BIND_ADDRESS says what to listen on if another machine forwards connections to this one",
+            bad_addresses(&list(), &error)
+        )),
+        error => bad_addresses(&list(), &error),
+    })?;
+    for port in ports_in_turn(ports) {
+        let listeners = addresses.iter().map(|ip| listen_on(Some(*ip), port).map(Guarded::new));
+        if let Ok(listeners) = listeners.collect::<std::io::Result<Vec<_>>>() {
+            return Ok((listeners, vec![port; addresses.len()]));
+        }
+    }
+    let each = addresses.iter().map(|ip| listen(Some(*ip), ports));
+    let each = each.map(|opened| opened.map(|(listener, port)| (Guarded::new(listener), port)));
+    Ok(each.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
 /// Warns a user whose engine is open to a network: the protocol has no authentication, so that any process that reaches
@@ -75,12 +115,8 @@ fn warning(on: Option<IpAddr>, host: &str, [handshakes, data]: [u16; 2]) -> Opti
 
 /// Listens on a free port of the range; `bind` is where, all addresses if it is none.
 fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListener, u16), EngineError> {
-    let count = u32::from(ports.end() - ports.start()) + 1;
-    // From a random port on, so that many processes that start at once seldom try the same.
-    let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % count;
     let mut last = None;
-    for step in 0..count.min(PORTS_TRIED_MAX) {
-        let port = (u32::from(*ports.start()) + (start + step) % count) as u16;
+    for port in ports_in_turn(ports) {
         match listen_on(bind, port) {
             Ok(listener) => return Ok((listener, port)),
             Err(error) => last = Some(error),
@@ -90,6 +126,13 @@ fn listen(bind: Option<IpAddr>, ports: &RangeInclusive<u16>) -> Result<(TcpListe
     let on = bind.map_or_else(|| "all addresses".to_owned(), |ip| ip.to_string());
     let peer = format!("{on}, ports {}-{}", ports.start(), ports.end());
     Err(EngineError::Socket { peer, what: "listen", source })
+}
+
+/// Ports to be tried, from a random one on, so that many processes that start at once seldom try the same.
+fn ports_in_turn(ports: &RangeInclusive<u16>) -> impl Iterator<Item = u16> {
+    let (first, count) = (u32::from(*ports.start()), u32::from(ports.end() - ports.start()) + 1);
+    let start = mooncake_os::random_bytes::<4>().map_or(0, u32::from_le_bytes) % count;
+    (0..count.min(PORTS_TRIED_MAX)).map(move |step| (first + (start + step) % count) as u16)
 }
 
 fn listen_on(bind: Option<IpAddr>, port: u16) -> std::io::Result<TcpListener> {
@@ -127,6 +170,22 @@ mod tests {
         assert!(listen(one, &(port..=port)).is_err());
         drop(first);
         assert_eq!(listen(one, &(port..=port)).unwrap().1, port);
+    }
+
+    #[test]
+    fn several_addresses_have_one_port_where_it_is_free_on_all_and_one_of_their_own_otherwise() {
+        let both: Vec<IpAddr> = ["127.0.0.1", "127.0.0.2"].iter().map(|ip| ip.parse().unwrap()).collect();
+        let (listeners, ports) = listen_on_each(&both, &(20_500..=20_900)).unwrap();
+        assert!(listeners.len() == 2 && ports[0] == ports[1]);
+        drop(listeners);
+        let _first = listen_on(Some(both[0]), 20_901).unwrap();
+        let _second = listen_on(Some(both[1]), 20_902).unwrap();
+        let (_listeners, ports) = listen_on_each(&both, &(20_901..=20_902)).unwrap();
+        assert_eq!(ports, [20_902, 20_901]);
+        let error = listen_on_each(&[both[0], "192.0.2.1".parse().unwrap()], &(20_500..=20_900)).unwrap_err();
+        let (error, code) = (error.to_string(), error.code());
+        let parts = ["MC_TCP_ADDRESSES", "192.0.2.1 is not an address of this machine", "MC_TE_BIND_ADDRESS"];
+        assert!(code == -1 && parts.iter().all(|part| error.contains(part)), "{error}");
     }
 
     #[test]

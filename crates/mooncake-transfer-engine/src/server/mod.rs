@@ -52,16 +52,25 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const HANDSHAKE_TOKEN: u64 = u64::MAX - 1;
-const TCP_TOKEN: u64 = u64::MAX - 2;
-const SAME_HOST_TOKEN: u64 = u64::MAX - 3;
+const SAME_HOST_TOKEN: u64 = u64::MAX - 2;
+/// Of the first listener for data; those of the others lie below it.
+const TCP_TOKEN: u64 = u64::MAX - 3;
 
 /// The listeners of one engine. Guarded: a forked child that kept them would hide the engine's end from peers and keep
 /// its ports taken.
 pub(crate) struct Ports {
     pub handshake: Guarded<TcpListener>,
-    pub data: Guarded<TcpListener>,
+    /// One, or one for each network.
+    pub data: Vec<Guarded<TcpListener>>,
     /// Under an abstract name; none where copies within the host are turned off.
     pub host: Option<Guarded<UnixListener>>,
+}
+
+impl Ports {
+    /// The listener for data that has this token.
+    fn data_listener(&self, token: u64) -> Option<&Guarded<TcpListener>> {
+        self.data.get(usize::try_from(TCP_TOKEN.checked_sub(token)?).ok()?)
+    }
 }
 
 /// What happens with a connection after a step.
@@ -191,9 +200,11 @@ impl Server {
                 |fd: BorrowedFd<'_>, token, flags| epoll::add(&*shared.epoll, fd, EventData::new_u64(token), flags);
             add(shared.waker.fd(), WAKER_TOKEN, EventFlags::IN)?;
             shared.ports.handshake.set_nonblocking(true)?;
-            shared.ports.data.set_nonblocking(true)?;
             add(shared.ports.handshake.as_fd(), HANDSHAKE_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
-            add(shared.ports.data.as_fd(), TCP_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
+            for (data, token) in shared.ports.data.iter().zip((0..=TCP_TOKEN).rev()) {
+                data.set_nonblocking(true)?;
+                add(data.as_fd(), token, EventFlags::IN | EventFlags::ONESHOT)?;
+            }
             if let Some(host) = &shared.ports.host {
                 host.set_nonblocking(true)?;
                 add(host.as_fd(), SAME_HOST_TOKEN, EventFlags::IN | EventFlags::ONESHOT)?;
@@ -251,7 +262,11 @@ impl Shared {
             while let Some(token) = ready {
                 ready = match token {
                     WAKER_TOKEN => return,
-                    HANDSHAKE_TOKEN | TCP_TOKEN | SAME_HOST_TOKEN => {
+                    HANDSHAKE_TOKEN | SAME_HOST_TOKEN => {
+                        self.accept(token);
+                        None
+                    }
+                    token if self.ports.data_listener(token).is_some() => {
                         self.accept(token);
                         None
                     }
@@ -274,23 +289,24 @@ impl Shared {
     }
 
     fn accept(&self, token: u64) {
-        let listener = match (token, &self.ports.host) {
-            (HANDSHAKE_TOKEN, _) => self.ports.handshake.as_fd(),
-            (TCP_TOKEN, _) => self.ports.data.as_fd(),
-            (_, Some(host)) => host.as_fd(),
-            (_, None) => return,
+        let data = self.ports.data_listener(token);
+        let listener = match (data, token, &self.ports.host) {
+            (Some(data), ..) => data.as_fd(),
+            (None, HANDSHAKE_TOKEN, _) => self.ports.handshake.as_fd(),
+            (None, _, Some(host)) => host.as_fd(),
+            (None, _, None) => return,
         };
         loop {
-            let peer = match token {
-                HANDSHAKE_TOKEN => {
+            let peer = match (data, token) {
+                (None, HANDSHAKE_TOKEN) => {
                     let accepted = self.ports.handshake.accept().map(with_keepalive);
                     accepted.and_then(|(stream, _)| handshake::Handshake::accept(stream, &self.context))
                 }
-                TCP_TOKEN => {
-                    let accepted = self.ports.data.accept().map(with_keepalive);
+                (Some(data), _) => {
+                    let accepted = data.accept().map(with_keepalive);
                     accepted.and_then(|(stream, from)| tcp::TcpPeerConnection::accept(stream, from))
                 }
-                _ => match self.ports.host.as_ref().expect("it has accepted").accept() {
+                (None, _) => match self.ports.host.as_ref().expect("it has accepted").accept() {
                     Ok((stream, _)) if !same_host::may_be_a_peer(&stream) => {
                         tracing::debug!("a process that is another user's, or that cannot be told, was sent away");
                         continue;

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use mooncake_net::Spread;
 use mooncake_os::Deadline;
 use rustix::io::Errno;
 
@@ -15,18 +16,28 @@ pub(crate) struct StallTimer<'a> {
     stall_timeout: Duration,
     moved: Instant,
     looked: Instant,
+    /// Told of bytes that move.
+    told: Option<(&'a Spread, usize)>,
 }
 
 impl<'a> StallTimer<'a> {
     pub fn new(peer: &'a str, deadline: &'a Deadline<'a>, stall_timeout: Duration) -> StallTimer<'a> {
         let now = Instant::now();
-        StallTimer { peer, deadline, stall_timeout, moved: now, looked: now }
+        StallTimer { peer, deadline, stall_timeout, moved: now, looked: now, told: None }
+    }
+
+    /// Of a lane of that number, of several that carry one request.
+    pub fn of_one(self, spread: &'a Spread, lane: usize) -> StallTimer<'a> {
+        StallTimer { told: Some((spread, lane)), ..self }
     }
 
     /// Notes that bytes have moved. An error at the deadline all the same: a peer that sends a byte now and then does
     /// not keep its caller for ever.
     pub fn moved(&mut self) -> Result<(), EngineError> {
         self.moved = Instant::now();
+        if let Some((spread, lane)) = self.told {
+            spread.moved(lane);
+        }
         if self.moved.duration_since(self.looked) < Deadline::SLICE {
             return Ok(());
         }

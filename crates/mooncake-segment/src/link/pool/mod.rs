@@ -3,7 +3,7 @@
 //! It is not [`mooncake_net::Pool`]: idle lanes are counted over all segments of a process, and an owner that has no
 //! room for one more lane is waited for while others come back, not avoided.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ pub(super) struct LanePool {
     hello: Hello,
     bytes: u64,
     addresses: Vec<SocketAddr>,
+    /// The address of this host that lanes come from; none: as the kernel's routes say.
+    local: Option<IpAddr>,
     timeouts: (Duration, Duration),
     retry_after: Duration,
     max_lanes: usize,
@@ -81,6 +83,7 @@ impl LanePool {
             hello,
             bytes: address.bytes,
             addresses,
+            local: None,
             timeouts: (options.connect_timeout, options.stall_timeout),
             retry_after: options.retry_after,
             max_lanes: options.max_lanes.max(1),
@@ -88,6 +91,16 @@ impl LanePool {
             state: Mutex::default(),
             returned: Condvar::new(),
         })
+    }
+
+    /// The same, with lanes from this address of this host.
+    pub(super) fn from(self, local: Option<IpAddr>) -> LanePool {
+        LanePool { local, ..self }
+    }
+
+    /// The address that is tried first.
+    pub(super) fn first(&self) -> SocketAddr {
+        self.addresses[0]
     }
 
     /// Runs one request on a lane. `settled` of the outcome is true if no lane could be had.
@@ -119,6 +132,12 @@ impl LanePool {
         let state = self.state.lock();
         let refused = state.failed.as_ref().is_some_and(|failure| !failure.crowded && !failure.timed_out);
         refused && state.in_use == 0 && state.idle.is_empty()
+    }
+
+    /// Whether there is no lane, nor an attempt at one.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.in_use == 0 && state.idle.is_empty()
     }
 
     /// Closes the lanes that no call has used for a while.
@@ -222,7 +241,8 @@ impl LanePool {
     fn connect(&self, deadline: &Deadline<'_>) -> Result<Lane, TransferError> {
         let mut last = TransferError::Gone { segment: self.segment.to_string() };
         for address in &self.addresses {
-            match Lane::open(*address, &self.hello, Some(self.bytes), &self.segment, self.timeouts, deadline) {
+            let bytes = Some(self.bytes);
+            match Lane::open_from(self.local, *address, &self.hello, bytes, &self.segment, self.timeouts, deadline) {
                 Ok(lane) => return Ok(lane),
                 Err(TransferError::Interrupted) => return Err(TransferError::Interrupted),
                 // Of an owner that is there, whatever its other addresses are like.

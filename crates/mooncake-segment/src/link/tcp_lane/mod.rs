@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,9 @@ use mooncake_memory::{
     Bounce, Destination, Source, Splice, crc_of_destinations, crc_of_sources, recv_destinations, send_sources,
     split_destinations, split_sources, total_of_destinations, total_of_sources,
 };
-use mooncake_net::{ConnectError, PollHistory, connect, is_readable, recv_busy_poll, stays_within_host, unpace};
+use mooncake_net::{
+    ConnectError, PollHistory, Spread, connect_from, is_readable, recv_busy_poll, stays_within_host, unpace,
+};
 use mooncake_os::{Deadline, Guarded};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -59,7 +61,7 @@ pub(super) struct Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    fn new(result: Result<T, TransferError>, reusable: bool, settled: bool) -> Outcome<T> {
+    pub(super) fn new(result: Result<T, TransferError>, reusable: bool, settled: bool) -> Outcome<T> {
         Outcome { result, reusable, settled }
     }
 }
@@ -100,11 +102,24 @@ impl Lane {
         timeouts: (Duration, Duration),
         deadline: &Deadline<'_>,
     ) -> Result<Lane, TransferError> {
+        Lane::open_from(None, address, hello, bytes, segment, timeouts, deadline)
+    }
+
+    /// The same, from an address of this host.
+    pub(super) fn open_from(
+        local: Option<IpAddr>,
+        address: SocketAddr,
+        hello: &Hello,
+        bytes: Option<u64>,
+        segment: &Arc<str>,
+        timeouts: (Duration, Duration),
+        deadline: &Deadline<'_>,
+    ) -> Result<Lane, TransferError> {
         let (connect_timeout, stall_timeout) = timeouts;
         let deadline = &deadline.within(connect_timeout);
         let broken = |what| move |source| TransferError::Broken { segment: segment.to_string(), what, source };
         let cannot_connect = broken("connect to a data lane");
-        let connected = connect(&[address], connect_timeout, deadline).map_err(|error| match error {
+        let connected = connect_from(local, &[address], connect_timeout, deadline).map_err(|error| match error {
             // The caller's wish, and no failure of the owner that others are to be kept from.
             ConnectError::Interrupted => TransferError::Interrupted,
             ConnectError::Io(error) if error.kind() != io::ErrorKind::TimedOut => cannot_connect(error),
@@ -163,7 +178,7 @@ impl Lane {
     }
 
     /// What comes of a read that was asked for.
-    fn read_answer(
+    pub(super) fn read_answer(
         &mut self,
         frame: &Frame,
         span: Span,
@@ -347,7 +362,7 @@ impl Lane {
         }
     }
 
-    fn send_all_of(
+    pub(super) fn send_all_of(
         &self,
         header: &[u8; FRAME_LEN],
         pieces: &[Source<'_>],
@@ -427,11 +442,11 @@ impl Lane {
         send_sources(self.fd(), header, chunk, sent, u64::MAX)
     }
 
-    fn has_answer(&self) -> bool {
+    pub(super) fn has_answer(&self) -> bool {
         rustix::net::recv(self.fd(), &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
     }
 
-    fn request(&mut self, op: Op, span: Span) -> Frame {
+    pub(super) fn request(&mut self, op: Op, span: Span) -> Frame {
         self.sequence += 1;
         Frame {
             op,
@@ -443,7 +458,7 @@ impl Lane {
         }
     }
 
-    fn reply(&self, frame: &Frame, stall: &mut StallTimer<'_>) -> Result<Reply, TransferError> {
+    pub(super) fn reply(&self, frame: &Frame, stall: &mut StallTimer<'_>) -> Result<Reply, TransferError> {
         let mut bytes = [0; REPLY_LEN];
         self.recv_bytes(&mut bytes, stall)?;
         match Reply::decode(&bytes) {
@@ -452,7 +467,7 @@ impl Lane {
         }
     }
 
-    fn refused(&self, rid: Rid, reply: &Reply) -> TransferError {
+    pub(super) fn refused(&self, rid: Rid, reply: &Reply) -> TransferError {
         let segment = self.segment.to_string();
         match reply.status {
             Status::Stale => TransferError::Stale { segment, rid: rid.0 },
@@ -470,7 +485,7 @@ impl Lane {
         }
     }
 
-    fn send_bytes(&self, bytes: &[u8], stall: &mut StallTimer<'_>) -> Result<(), TransferError> {
+    pub(super) fn send_bytes(&self, bytes: &[u8], stall: &mut StallTimer<'_>) -> Result<(), TransferError> {
         let mut sent = 0;
         while sent < bytes.len() {
             match rustix::net::send(self.fd(), &bytes[sent..], SendFlags::NOSIGNAL) {
@@ -508,33 +523,57 @@ impl Lane {
         TransferError::Broken { segment: self.segment.to_string(), what: "the peer closed the data lane", source }
     }
 
-    fn nonsense(&self, what: &'static str) -> TransferError {
+    pub(super) fn late(&self, what: &'static str, waited: Duration) -> TransferError {
+        TransferError::Timeout { segment: self.segment.to_string(), what, waited }
+    }
+
+    /// What stands for device memory; to be put back.
+    pub(super) fn take_bounce(&mut self) -> Bounce {
+        std::mem::take(&mut self.bounce)
+    }
+
+    pub(super) fn put_bounce(&mut self, bounce: Bounce) {
+        self.bounce = bounce;
+    }
+
+    pub(super) fn nonsense(&self, what: &'static str) -> TransferError {
         TransferError::Broken { segment: self.segment.to_string(), what, source: io::ErrorKind::InvalidData.into() }
     }
 }
 
-enum Sent {
+pub(super) enum Sent {
     All(u32),
     /// The owner answered before it had everything.
     Answered,
 }
 
 /// Keeps a request's deadlines: the call's own, and the longest standstill.
-struct StallTimer<'a> {
+pub(super) struct StallTimer<'a> {
     deadline: &'a Deadline<'a>,
     segment: Arc<str>,
     stall_timeout: Duration,
+    /// Told of bytes that move.
+    told: Option<(&'a Spread, usize)>,
     /// When the standstill began, once a slice has passed without a byte.
     still_since: Option<Instant>,
 }
 
 impl<'a> StallTimer<'a> {
-    fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
-        StallTimer { deadline, segment: lane.segment.clone(), stall_timeout: lane.stall_timeout, still_since: None }
+    pub(super) fn new(lane: &Lane, deadline: &'a Deadline<'a>) -> StallTimer<'a> {
+        let (segment, stall_timeout) = (lane.segment.clone(), lane.stall_timeout);
+        StallTimer { deadline, segment, stall_timeout, told: None, still_since: None }
+    }
+
+    /// Of a lane of that number, of several that carry one request.
+    pub(super) fn of_one(self, spread: &'a Spread, lane: usize) -> StallTimer<'a> {
+        StallTimer { told: Some((spread, lane)), ..self }
     }
 
     fn moved(&mut self) {
         self.still_since = None;
+        if let Some((spread, lane)) = self.told {
+            spread.moved(lane);
+        }
     }
 
     /// Looks at an error of the socket: goes on after the end of a slice or a signal, unless the call is interrupted,

@@ -1,13 +1,13 @@
 //! A TCP connection to a peer's data port. The caller's thread does the work.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mooncake_memory::{Bounce, recv_destinations, send_sources};
-use mooncake_net::{Connect, Connection, PollHistory, recv_busy_poll, unpace};
+use mooncake_net::{Connect, Connection, PollHistory, Spread, recv_busy_poll, unpace};
 use mooncake_os::{Deadline, Guarded, WaitError, forked, random_bytes};
 
 use super::abandoned::AbandonedConnections;
@@ -28,10 +28,14 @@ const REQUESTS_AHEAD_MAX: usize = 64;
 /// Bytes of one system call, and of one step of device memory through the host.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
-/// Where a peer's data port is, and which version of the protocol it speaks.
+/// Where a peer's data port is, in one network, and which version of the protocol it speaks.
+#[derive(Clone)]
 pub(crate) struct Address {
     peer: Arc<str>,
+    /// The first that answers.
     addresses: Vec<SocketAddr>,
+    /// The address of this host that connections there come from; none: as the kernel's routes say.
+    local: Option<IpAddr>,
     v2: bool,
     /// The incarnation of the engine that is meant; none if the peer has no such id, as Mooncake's engines have none.
     id: Option<EngineId>,
@@ -41,13 +45,47 @@ pub(crate) struct Address {
 impl Address {
     pub fn new(peer: &str, addresses: Vec<SocketAddr>, document: &SegmentDocument) -> Address {
         let (v2, id) = (document.tcp_proto_version >= 2, document.engine_id());
-        Address { peer: peer.into(), addresses, v2, id, abandoned: Arc::default() }
+        Address { peer: peer.into(), addresses, local: None, v2, id, abandoned: Arc::default() }
+    }
+
+    /// The same peer in another network.
+    pub fn at(&self, address: SocketAddr, local: Option<IpAddr>) -> Address {
+        Address { addresses: vec![address], local, ..self.clone() }
+    }
+
+    /// As reports name it.
+    pub fn first(&self) -> SocketAddr {
+        self.addresses[0]
+    }
+
+    pub fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// Connections to the peer that ended with a write under way.
     pub fn abandoned(&self) -> &AbandonedConnections {
         &self.abandoned
     }
+}
+
+/// Where the requests of a connection come from. None of them is empty.
+pub(crate) trait Requests {
+    /// The next one. If there is none for now, those that are under way are finished first.
+    fn next(&mut self) -> Option<Request>;
+
+    /// The oldest one that is under way has been carried out.
+    fn done(&mut self);
+}
+
+/// Requests that are all there.
+struct Listed<'a>(std::slice::Iter<'a, Request>);
+
+impl Requests for Listed<'_> {
+    fn next(&mut self) -> Option<Request> {
+        self.0.find(|request| !request.local.is_empty()).copied()
+    }
+
+    fn done(&mut self) {}
 }
 
 pub(crate) struct TcpConnection {
@@ -86,6 +124,8 @@ impl Drop for TcpConnection {
 pub(crate) struct Connector<'a> {
     pub context: &'a Context,
     pub address: &'a Address,
+    /// An attempt takes no longer, whatever the options allow.
+    pub timeout: Duration,
 }
 
 impl Connect for Connector<'_> {
@@ -95,8 +135,8 @@ impl Connect for Connector<'_> {
     fn open(&self, deadline: &Deadline<'_>) -> Result<TcpConnection, EngineError> {
         let address = self.address;
         let peer = address.peer.clone();
-        let connect_timeout = self.context.options.connect_timeout;
-        let stream = handshake::connect(&peer, &address.addresses, connect_timeout, deadline)?;
+        let connect_timeout = self.context.options.connect_timeout.min(self.timeout);
+        let stream = handshake::connect_from(&peer, address.local, &address.addresses, connect_timeout, deadline)?;
         let prepare = || {
             stream.set_nodelay(true)?;
             unpace(&stream);
@@ -159,24 +199,48 @@ impl TcpConnection {
     }
 
     /// Carries requests out, several of them under way at a time. First it has the peer confirm that nothing lands of
-    /// abandoned writes.
+    /// abandoned writes. It fails if no byte moves for so long.
     pub fn transfer(
         &mut self,
         context: &Context,
         requests: &[Request],
+        stall_timeout: Duration,
         deadline: &Deadline<'_>,
     ) -> Result<(), EngineError> {
         self.is_idle = false;
         let peer = self.peer.clone();
-        let mut timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        let mut timer = StallTimer::new(&peer, deadline, stall_timeout);
         self.retire_abandoned(&mut timer)?;
         // In runs of one kind. Were reads and writes under way together, each side could wait for the other to read:
         // this one with the bytes of a write, the peer with those of a read.
         for run in requests.chunk_by(|one, next| one.opcode == next.opcode) {
+            let mut listed = Listed(run.iter());
             match run[0].opcode {
-                Opcode::Write => self.write(context, run, &mut timer)?,
-                Opcode::Read => self.read(context, run, &mut timer)?,
+                Opcode::Write => self.write(context, &mut listed, &mut timer)?,
+                Opcode::Read => self.read(context, &mut listed, &mut timer)?,
             }
+        }
+        (self.is_idle, self.has_written) = (true, false);
+        Ok(())
+    }
+
+    /// The same of requests of one kind, as a lane of several gets them, until none is under way and none comes.
+    pub fn transfer_drawn(
+        &mut self,
+        context: &Context,
+        opcode: Opcode,
+        requests: &mut impl Requests,
+        (spread, lane): (&Spread, usize),
+        deadline: &Deadline<'_>,
+    ) -> Result<(), EngineError> {
+        self.is_idle = false;
+        let peer = self.peer.clone();
+        let timer = StallTimer::new(&peer, deadline, context.options.stall_timeout);
+        let mut timer = timer.of_one(spread, lane);
+        self.retire_abandoned(&mut timer)?;
+        match opcode {
+            Opcode::Write => self.write(context, requests, &mut timer)?,
+            Opcode::Read => self.read(context, requests, &mut timer)?,
         }
         (self.is_idle, self.has_written) = (true, false);
         Ok(())
@@ -204,13 +268,26 @@ impl TcpConnection {
         Frame::Request(Header { size, addr, opcode: request.opcode, v2: self.v2 }).encode()
     }
 
-    fn write(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
-        let mut unanswered: VecDeque<&Request> = VecDeque::new();
+    fn write(
+        &mut self,
+        context: &Context,
+        requests: &mut impl Requests,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
+        let (mut unanswered, mut last) = (VecDeque::new(), None);
         self.has_written = true;
-        for request in run.iter().filter(|request| !request.local.is_empty()) {
-            if let Err(error) = self.send_payload(context, request, &mut unanswered, timer) {
+        loop {
+            let Some(request) = requests.next() else {
+                if unanswered.is_empty() {
+                    break;
+                }
+                self.take_status(&mut unanswered, requests, timer)?;
+                continue;
+            };
+            last = Some(request);
+            if let Err(error) = self.send_payload(context, &request, &mut unanswered, requests, timer) {
                 // A peer that refuses a write sends a status before it hangs up.
-                return Err(self.refusal(&unanswered, request, error, timer));
+                return Err(self.refusal(&unanswered, &request, error, timer));
             }
             if !self.v2 {
                 continue;
@@ -220,27 +297,32 @@ impl TcpConnection {
             while unanswered.len() >= REQUESTS_AHEAD_MAX
                 || (!unanswered.is_empty() && mooncake_net::is_readable(self.fd()))
             {
-                self.take_status(&mut unanswered, timer)?;
+                self.take_status(&mut unanswered, requests, timer)?;
             }
         }
-        while !unanswered.is_empty() {
-            self.take_status(&mut unanswered, timer)?;
-        }
-        match run.iter().rev().find(|request| !request.local.is_empty()) {
+        match last {
             // Version 1 acknowledges nothing. The peer serves one request after the other, so that a byte that it reads
             // back proves that it has taken in what went before.
-            Some(last) if !self.v2 => self.read_back(last, timer),
+            Some(last) if !self.v2 => self.read_back(&last, timer),
             _ => Ok(()),
         }
     }
 
     /// Takes the status of the oldest write.
-    fn take_status(&self, unanswered: &mut VecDeque<&Request>, timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
+    fn take_status(
+        &self,
+        unanswered: &mut VecDeque<Request>,
+        requests: &mut impl Requests,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
         let status = self.status(timer)?;
         let oldest = unanswered.pop_front().expect("one is waited for");
         match status {
-            Status::Ok => Ok(()),
-            Status::Rejected => Err(self.rejected(oldest)),
+            Status::Ok => {
+                requests.done();
+                Ok(())
+            }
+            Status::Rejected => Err(self.rejected(&oldest)),
         }
     }
 
@@ -252,7 +334,7 @@ impl TcpConnection {
     /// Why a send failed: the peer's refusal, if it sent one before it hung up.
     fn refusal(
         &self,
-        unanswered: &VecDeque<&Request>,
+        unanswered: &VecDeque<Request>,
         sending: &Request,
         error: EngineError,
         timer: &mut StallTimer<'_>,
@@ -260,7 +342,7 @@ impl TcpConnection {
         if !self.v2 || !matches!(error, EngineError::Socket { .. }) {
             return error;
         }
-        for request in unanswered.iter().copied().chain([sending]) {
+        for request in unanswered.iter().chain([sending]) {
             match self.status(timer) {
                 Ok(Status::Ok) => {}
                 Ok(Status::Rejected) => return self.rejected(request),
@@ -274,7 +356,8 @@ impl TcpConnection {
         &mut self,
         context: &Context,
         request: &Request,
-        unanswered: &mut VecDeque<&Request>,
+        unanswered: &mut VecDeque<Request>,
+        requests: &mut impl Requests,
         timer: &mut StallTimer<'_>,
     ) -> Result<(), EngineError> {
         let header = self.header(request);
@@ -297,7 +380,7 @@ impl TcpConnection {
                         return Err(EngineError::Socket { peer: self.peer.to_string(), what: "send", source });
                     }
                     // The status of an earlier write, while this one still goes out.
-                    self.take_status(unanswered, timer)?;
+                    self.take_status(unanswered, requests, timer)?;
                 }
             }
             return Ok(());
@@ -325,30 +408,34 @@ impl TcpConnection {
         Ok(())
     }
 
-    fn read(&mut self, context: &Context, run: &[Request], timer: &mut StallTimer<'_>) -> Result<(), EngineError> {
-        let mut asked: VecDeque<&Request> = VecDeque::new();
-        let mut next = run.iter().filter(|request| !request.local.is_empty()).peekable();
-        while next.peek().is_some() || !asked.is_empty() {
+    fn read(
+        &mut self,
+        context: &Context,
+        requests: &mut impl Requests,
+        timer: &mut StallTimer<'_>,
+    ) -> Result<(), EngineError> {
+        let mut asked: VecDeque<Request> = VecDeque::new();
+        loop {
             if asked.len() < REQUESTS_AHEAD_MAX / 2 {
                 // Only once half of them are answered, so that several headers go out in one send.
                 let mut headers = Vec::new();
                 while asked.len() < REQUESTS_AHEAD_MAX
-                    && let Some(request) = next.next()
+                    && let Some(request) = requests.next()
                 {
-                    headers.extend_from_slice(&self.header(request));
+                    headers.extend_from_slice(&self.header(&request));
                     asked.push_back(request);
                 }
                 if !headers.is_empty() {
                     self.send(&headers, timer)?;
                 }
             }
-            let request = asked.pop_front().expect("one was asked for");
+            let Some(request) = asked.pop_front() else { return Ok(()) };
             if self.v2 && self.status(timer)? == Status::Rejected {
-                return Err(self.rejected(request));
+                return Err(self.rejected(&request));
             }
-            self.receive_payload(context, request, timer)?;
+            self.receive_payload(context, &request, timer)?;
+            requests.done();
         }
-        Ok(())
     }
 
     fn receive_payload(
