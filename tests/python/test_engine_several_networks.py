@@ -94,7 +94,7 @@ class Transfers:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("operation", ["write", "read"])
+@pytest.mark.parametrize("operation", ["write", pytest.param("read", marks=pytest.mark.long)])
 def test_a_large_transfer_takes_both_networks_and_has_the_rate_of_both(engines, operation):
     rates = []
     # An initiator in both networks needs no list of its own.
@@ -108,6 +108,7 @@ def test_a_large_transfer_takes_both_networks_and_has_the_rate_of_both(engines, 
     assert reason(transfers.initiator).endswith("over 2 addresses")
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_two_cards_in_one_network_are_both_used_where_rules_route_by_the_source(hosts, engines, monkeypatch):
     """Connections come from each of the initiator's addresses in turn; the kernel would take the first for all."""
@@ -137,7 +138,12 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("operation", "cable", "fault"),
-    [("write", 0, "unplugged"), ("write", 1, "silent"), ("read", 1, "unplugged"), ("read", 0, "silent")],
+    [
+        ("write", 1, "silent"),
+        ("read", 1, "unplugged"),
+        pytest.param("write", 0, "unplugged", marks=pytest.mark.long),
+        pytest.param("read", 0, "silent", marks=pytest.mark.long),
+    ],
 )
 def test_a_transfer_goes_on_over_the_other_network_and_takes_both_again_later(hosts, engines, operation, cable, fault):
     part, mend = FAULTS[fault]

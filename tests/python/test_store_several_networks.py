@@ -106,6 +106,7 @@ def apart(hosts, cluster):
         one.close()
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_large_value_takes_both_networks_and_has_the_rate_of_both(apart):
     rates = []
@@ -135,7 +136,7 @@ def comes_back(pool: Apart, call: str, key: str) -> None:
         assert time.monotonic() < deadline, rate
 
 
-@pytest.mark.parametrize(("cable", "fault"), [(0, "unplugged"), (1, "silent")])
+@pytest.mark.parametrize(("cable", "fault"), [(0, "unplugged"), pytest.param(1, "silent", marks=pytest.mark.long)])
 def test_a_get_goes_on_over_the_other_network_and_takes_both_again_later(hosts, apart, cable, fault):
     part, mend = FAULTS[fault]
     pool = apart()
@@ -158,7 +159,7 @@ def test_a_get_goes_on_over_the_other_network_and_takes_both_again_later(hosts, 
     assert pool.holds(1)
 
 
-@pytest.mark.parametrize(("cable", "fault"), [(1, "unplugged"), (0, "silent")])
+@pytest.mark.parametrize(("cable", "fault"), [(0, "silent"), pytest.param(1, "unplugged", marks=pytest.mark.long)])
 def test_a_put_ends_right_or_is_a_failure_that_its_repetition_mends_over_the_other_network(hosts, apart, cable, fault):
     part, mend = FAULTS[fault]
     pool = apart()
