@@ -106,8 +106,8 @@ impl<C: Connection> Pool<C> {
 
     /// Checks a connection out for a caller that uses several of different pools at a time.
     pub fn take<B: Connect<Connection = C>>(&self, by: &B, deadline: &Deadline<'_>) -> Result<Taken<'_, C>, B::Error> {
-        let (connection, _) = self.check_out(by, deadline)?;
-        Ok(Taken { pool: self, connection: Some(connection) })
+        let (connection, is_fresh) = self.check_out(by, deadline)?;
+        Ok(Taken { pool: self, connection: Some(connection), is_fresh })
     }
 
     /// Opens one, so that the peer is known to be reached.
@@ -136,6 +136,13 @@ impl<C: Connection> Pool<C> {
             };
             state.idle.extract_if(.., is_over).collect()
         };
+        // Without the lock: a close may wait for its peer.
+        drop(closed);
+    }
+
+    /// Closes all that no call uses.
+    pub fn close_all_idle(&self) {
+        let closed = std::mem::take(&mut self.state.lock().idle);
         // Without the lock: a close may wait for its peer.
         drop(closed);
     }
@@ -196,6 +203,8 @@ impl<C: Connection> Pool<C> {
 pub struct Taken<'a, C: Connection> {
     pool: &'a Pool<C>,
     connection: Option<C>,
+    /// It was made for this caller.
+    pub is_fresh: bool,
 }
 
 impl<C: Connection> Deref for Taken<'_, C> {

@@ -16,7 +16,7 @@ mod worker;
 
 pub use gid_choice::Candidate;
 pub use lane::carry::{CarryError, Reason, carry};
-pub use lane::{Lane, Work};
+pub use lane::{Gone, Lane, Work};
 pub use nic::{Nic, NicError, PeerEnd};
 pub use options::RdmaOptions;
 pub use planner::{RailState, SPREAD_BYTES_MIN, choose, request_bytes};

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use mooncake_os::Deadline;
 use mooncake_verbs::{
@@ -23,8 +22,6 @@ pub struct Nic {
     port: Port,
     /// Addresses, the best first.
     candidates: Vec<Candidate>,
-    /// Which of them is used.
-    chosen: AtomicU32,
     options: RdmaOptions,
     /// Calls that hang where a card is dying: one at a time, and none on a thread that serves others.
     worker: Worker,
@@ -110,7 +107,6 @@ impl Nic {
             port_number: number,
             port,
             candidates,
-            chosen: AtomicU32::new(0),
             options: options.clone(),
             worker: Worker::start().map_err(|error| VerbsError::Refused {
                 verb: "start a thread",
@@ -138,19 +134,7 @@ impl Nic {
     }
 
     fn candidate(&self) -> &Candidate {
-        let chosen = self.chosen.load(Ordering::Relaxed) as usize;
-        &self.candidates[chosen.min(self.candidates.len() - 1)]
-    }
-
-    /// Takes the next address, as the kernel found no way from this one to a peer; false if there is none left, or the
-    /// caller's is not the present one any more.
-    pub fn take_next_address(&self, instead_of: u8) -> bool {
-        let chosen = self.chosen.load(Ordering::Relaxed);
-        let is_left = (chosen as usize + 1) < self.candidates.len().min(1 + usize::from(self.options.gid_retries));
-        if self.gid_index() != instead_of {
-            return true;
-        }
-        is_left && self.chosen.compare_exchange(chosen, chosen + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        &self.candidates[0]
     }
 
     /// Its address in a subnet of InfiniBand.
@@ -322,9 +306,4 @@ impl Drop for CountedQueuePair {
         drop(self.inner.take());
         self.nic.queue_pairs.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// For how long a call for what may hang is waited for where nothing else says so.
-pub(crate) fn soon(time: Duration) -> Deadline<'static> {
-    Deadline::at(Instant::now() + time)
 }

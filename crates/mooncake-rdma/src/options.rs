@@ -11,8 +11,6 @@ pub struct RdmaOptions {
     pub port: u8,
     /// Which address of the port; chosen if none is given.
     pub gid_index: Option<u8>,
-    /// How many other addresses are tried where the kernel finds no way from the chosen one.
-    pub gid_retries: u8,
     /// Index of the partition.
     pub partition: u16,
     /// The largest packet, if the link takes it.
@@ -38,7 +36,6 @@ impl Default for RdmaOptions {
         RdmaOptions {
             port: 1,
             gid_index: None,
-            gid_retries: 2,
             partition: 0,
             mtu: Mtu::of_bytes(4_096).expect("one of five"),
             queue_pairs: 2,

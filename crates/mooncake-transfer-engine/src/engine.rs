@@ -1,5 +1,6 @@
 //! The engine: one segment, its peers, transfers in the caller's thread and in the background.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -168,7 +169,7 @@ impl Engine {
         let memory = |error: mooncake_memory::MemoryError| EngineError::Memory(error.to_string());
         let mappable = Arc::new(Mappable::new().map_err(memory)?);
         let same_host = Arc::new(SameHost::new(unix, mappable.clone()));
-        let rdma = open_rdma(&options).map(|rdma| Arc::new(rdma) as _);
+        let rdma = open_rdma(&options, directory.is_some()).map(|rdma| Arc::new(rdma) as _);
         let tcp = Arc::new(Tcp::new(data_port, data_at));
         let transports: Transports = [same_host as _].into_iter().chain(rdma).chain([tcp as _]).collect();
         let topology = Mutex::new(options.topology.clone());
@@ -287,7 +288,8 @@ impl Engine {
     }
 
     /// Registers ranges to be the local end of transfers alone: all of them, or none and an error. No peer is told of
-    /// them, and none reaches them. The transports that there are need no such registration.
+    /// them, and none reaches them. The transports that there are have no need of it but RDMA: what is not registered
+    /// is copied through memory that is.
     pub fn register_local(&self, ranges: &[ForeignRange], location: &str) -> Result<(), EngineError> {
         self.check()?;
         self.initiator.node.context.buffers.register(ranges, location, false)
@@ -562,6 +564,7 @@ impl Engine {
         let deadline = Deadline::after(UNREGISTER_TIMEOUT, interrupted);
         // Each is waited for, whatever becomes of the ones before.
         let (calls, buffers) = (initiator.calls.wait(&deadline), node.context.buffers.unregister_all(&deadline));
+        initiator.links.close();
         let transports = node.transports.iter().map(|transport| transport.finish(&deadline));
         let transports = transports.fold(Ok(()), Result::and);
         calls.and(buffers).and(transports)?;
@@ -581,12 +584,18 @@ impl Engine {
 }
 
 /// The cards that there are, where RDMA may be used. Where it was asked for and cannot be, one line says why.
-fn open_rdma(options: &EngineOptions) -> Option<Rdma> {
+fn open_rdma(options: &EngineOptions, has_service: bool) -> Option<Rdma> {
     let is_asked_for = options.protocols.contains(&Protocol::Rdma);
-    if options.force_tcp || !(is_asked_for || options.protocols.is_empty()) {
+    // A service has one document of an engine for all peers: earlier versions would find no way by one of RDMA.
+    let is_free = options.protocols.is_empty() && !has_service;
+    if options.force_tcp || !(is_asked_for || is_free) {
         return None;
     }
-    match Rdma::open(options.topology.as_ref(), &options.rdma) {
+    let opened = match options.bind.filter(IpAddr::is_loopback) {
+        Some(bind) => Err(format!("an engine that listens on {bind} alone lends nothing to other hosts")),
+        None => Rdma::open(options.topology.as_ref(), &options.rdma),
+    };
+    match opened {
         Ok(rdma) => Some(rdma),
         Err(reason) if is_asked_for => {
             tracing::warn!(protocol = "rdma", instead = "tcp", reason, "a protocol that was asked for is not there");

@@ -224,7 +224,6 @@ fn rdma_from_env(rdma: RdmaOptions, var: &impl Fn(&str) -> Option<String>) -> Re
     Ok(RdmaOptions {
         port: small("MC_IB_PORT")?.unwrap_or(rdma.port),
         gid_index: small("MC_GID_INDEX")?.or(rdma.gid_index),
-        gid_retries: small("MC_AUTO_GID_MAX_RETRIES")?.unwrap_or(rdma.gid_retries),
         partition: number("MC_PKEY_INDEX")?.map_or(rdma.partition, |index| index as u16),
         mtu: mtu.unwrap_or(rdma.mtu),
         queue_pairs: number("MC_NUM_QP_PER_EP")?.map_or(rdma.queue_pairs, |count| count as usize),

@@ -207,7 +207,8 @@ impl QueuePair {
         // the device may touch its regions' makers have allowed, and it checks each piece by its key.
         let rc = unsafe { call(self.handle.as_ptr(), first, &raw mut refused) };
         let done = context.check("ibv_post_send", rc).map_err(|source| {
-            let posted = if refused.is_null() { 0 } else { chain.position(refused) };
+            // One that does not say which it refused may have taken all.
+            let posted = if refused.is_null() { chain.len() } else { chain.position(refused) };
             PostError { posted, source }
         });
         chain.clear();

@@ -8,17 +8,15 @@ use mooncake_os::Deadline;
 use mooncake_verbs::{Status, VerbsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::lane::{Lane, Work};
+use super::{Gone, Lane, Work, drain};
 
 /// A new rail that has not acknowledged a write of nothing by then does not work.
 const PROOF_TIME: Duration = Duration::from_millis(200);
 
-/// Why a call was not carried out. Nothing touches its memory any more, unless it [is stuck](CarryError::is_stuck).
+/// Why a call was not carried out. Nothing touches its memory any more, unless a card [is stuck](CarryError::stuck).
 #[derive(Debug, thiserror::Error)]
-#[error("{nic}: {reason}")]
+#[error("{reason}")]
 pub struct CarryError {
-    /// The card.
-    pub nic: String,
     /// Which lane failed.
     pub lane: usize,
     /// What happened.
@@ -26,8 +24,9 @@ pub struct CarryError {
     /// Which lanes have written: bytes of it may still land at the peer, until the peer says that its ends of them are
     /// gone.
     pub unsettled: Vec<usize>,
-    /// The card did not stop: it may touch the call's memory at any time, which must stay registered, and as it is.
-    pub is_stuck: bool,
+    /// Cards that did not stop: until these are gone they may touch the call's memory at any time, which must stay
+    /// registered, and as it is.
+    pub stuck: Vec<Gone>,
 }
 
 /// What ended a call.
@@ -118,8 +117,7 @@ fn complete(lanes: &mut [&mut Lane], watch: &mut Watch<'_>) -> Result<(), Failur
 
 /// Waits until at least one request has completed.
 fn wait(lanes: &mut [&mut Lane], watch: &mut Watch<'_>) -> Result<(), Failure> {
-    let at_first = |reason| (0, reason);
-    watch.check_now_and_then().map_err(at_first)?;
+    watch.check_now_and_then().map_err(|reason| (slowest(lanes), reason))?;
     if take_completions(lanes)? {
         return watch.moved();
     }
@@ -142,7 +140,7 @@ fn wait(lanes: &mut [&mut Lane], watch: &mut Watch<'_>) -> Result<(), Failure> {
         if take_completions(lanes)? {
             return watch.moved();
         }
-        watch.check().map_err(at_first)?;
+        watch.check().map_err(|reason| (slowest(lanes), reason))?;
         let slice = Timespec { tv_sec: 0, tv_nsec: watch.slice().as_nanos().max(1) as i64 };
         let notices: Vec<BorrowedFd<'_>> = lanes.iter().map(|lane| lane.queue().notices_fd()).collect();
         let mut notices: Vec<PollFd<'_>> =
@@ -153,6 +151,12 @@ fn wait(lanes: &mut [&mut Lane], watch: &mut Watch<'_>) -> Result<(), Failure> {
             lane.queue().take_notices().map_err(|error| (nth, error.into()))?;
         }
     }
+}
+
+/// The lane that nothing has completed on for longest, of those that have something under way.
+fn slowest(lanes: &[&mut Lane]) -> usize {
+    let busy = (0..lanes.len()).filter(|nth| lanes[*nth].is_busy());
+    busy.min_by_key(|nth| lanes[*nth].moved()).unwrap_or(0)
 }
 
 /// Takes what has completed; whether anything has.
@@ -168,9 +172,7 @@ fn take_completions(lanes: &mut [&mut Lane]) -> Result<bool, Failure> {
 fn end(lanes: &mut [&mut Lane], lane: usize, reason: Reason) -> CarryError {
     let written = lanes.iter().enumerate().filter(|(_, lane)| lane.has_written());
     let unsettled = written.map(|(nth, _)| nth).collect();
-    // All are stopped before any is waited for by its memory's owner.
-    let stuck = lanes.iter_mut().map(|lane| lane.drain()).filter(|has_stopped| !has_stopped).count();
-    CarryError { nic: lanes[lane].nic().name().to_owned(), lane, reason, unsettled, is_stuck: stuck > 0 }
+    CarryError { lane, reason, unsettled, stuck: drain(lanes) }
 }
 
 /// For how long a call may wait.

@@ -9,6 +9,7 @@ pub mod carry;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_memory::PrivatePages;
@@ -22,7 +23,7 @@ use mooncake_verbs::{
 use rustix::io::Errno;
 
 use self::carry::{CarryError, Reason};
-use crate::nic::{CountedQueuePair, Nic, PeerEnd, soon};
+use crate::nic::{CountedQueuePair, Nic, PeerEnd};
 use crate::options::RdmaOptions;
 
 /// For how long a drain waits until the cards have flushed what was posted.
@@ -62,6 +63,8 @@ pub struct Lane {
     chain: Chain,
     pub(crate) history: PollHistory,
     is_spent: bool,
+    /// When a request completed last, or a call began.
+    moved: Instant,
 }
 
 /// What was posted of the work that there was.
@@ -130,6 +133,7 @@ impl Lane {
             chain: Chain::new(),
             history: PollHistory::new(),
             is_spent: false,
+            moved: Instant::now(),
         })
     }
 
@@ -194,7 +198,8 @@ impl Lane {
 
     /// Whether it may be used by another call.
     pub fn is_usable(&self) -> bool {
-        !self.is_spent && !self.nic.is_down()
+        // One whose call unwound has requests under way.
+        !self.is_spent && !self.nic.is_down() && !self.is_busy() && self.chain.is_empty()
     }
 
     /// Carries work out, in this thread: all of it, or an error. See [`carry`](carry::carry), for several lanes.
@@ -209,6 +214,7 @@ impl Lane {
 
     /// A call begins.
     pub(crate) fn begin(&mut self) {
+        self.moved = Instant::now();
         assert!(!self.is_spent, "a lane that was drained is never used again");
         for pair in &mut self.pairs {
             pair.last_written = None;
@@ -267,6 +273,11 @@ impl Lane {
     /// Whether it has written in the present call.
     pub(crate) fn has_written(&self) -> bool {
         self.pairs.iter().any(|pair| pair.last_written.is_some())
+    }
+
+    /// When a request completed last.
+    pub(crate) fn moved(&self) -> Instant {
+        self.moved
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
@@ -346,43 +357,86 @@ impl Lane {
                 failed = Some(completion.status());
             }
         }
+        if moved {
+            self.moved = Instant::now();
+        }
         match failed {
             Some(status) if !self.is_spent => Err(Reason::Failed(status)),
             _ => Ok(moved),
         }
     }
 
-    /// Ends the lane: on return its queue pairs touch no memory of this side any more; false if the card does not stop.
-    pub(crate) fn drain(&mut self) -> bool {
+    /// Has the card stop what is under way, on its own thread.
+    fn stop(&mut self) {
         self.is_spent = true;
         self.chain.clear();
-        if mutant!(DrainsStopNothing) {
-            return true;
-        }
-        let (began, mut is_flushed) = (Instant::now(), true);
         let busy = self.pairs.iter().filter(|pair| pair.done < pair.posted);
         let busy: Vec<Arc<CountedQueuePair>> = busy.filter_map(|pair| pair.queue_pair.clone()).collect();
         if !busy.is_empty() {
-            let stopped = self.nic.run(&soon(FLUSH_TIME), move || busy.iter().try_for_each(|pair| pair.stop()));
-            is_flushed = matches!(stopped, Ok(Ok(())));
-            while is_flushed && self.pairs.iter().any(|pair| pair.done < pair.posted) {
-                is_flushed = began.elapsed() < FLUSH_TIME && self.take_completions().is_ok();
-                std::thread::yield_now();
-            }
+            let _ = self.nic.give(move || {
+                // What cannot be stopped is destroyed next.
+                let _ = busy.iter().try_for_each(|pair| pair.stop());
+            });
         }
+    }
+
+    /// Has the card destroy its queue pairs, on its own thread, and tells when it has.
+    fn destroy_soon(&mut self) -> Gone {
         let all: Vec<Arc<CountedQueuePair>> = self.pairs.iter_mut().filter_map(|pair| pair.queue_pair.take()).collect();
-        // What is flushed needs not be waited for.
-        let waits = if is_flushed { Duration::ZERO } else { DESTROY_TIME };
-        let destroyed = self.nic.run(&soon(waits), move || {
-            all.into_iter().filter_map(Arc::into_inner).try_for_each(|pair| {
-                pair.destroy().map_err(|(left, error)| {
-                    // It is tried again as it is dropped, and stays otherwise.
-                    drop(left);
-                    error
-                })
-            })
+        let gone = Gone::default();
+        let told = gone.clone();
+        let _ = self.nic.give(move || {
+            let mut is_gone = true;
+            for pair in all {
+                // Another job may have it, which hangs.
+                is_gone &= Arc::into_inner(pair).is_some_and(|pair| pair.destroy().is_ok());
+            }
+            told.0.store(is_gone, Ordering::SeqCst);
         });
-        is_flushed || matches!(destroyed, Ok(Ok(())))
+        gone
+    }
+}
+
+/// Whether queue pairs are gone.
+#[derive(Debug, Clone, Default)]
+pub struct Gone(Arc<AtomicBool>);
+
+impl Gone {
+    /// They touch no memory any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends lanes, all at the same time: on return their queue pairs touch no memory of this side any more, but for those
+/// whose cards do not stop.
+fn drain(lanes: &mut [&mut Lane]) -> Vec<Gone> {
+    if mutant!(DrainsStopNothing) {
+        lanes.iter_mut().for_each(|lane| lane.is_spent = true);
+        return Vec::new();
+    }
+    let began = Instant::now();
+    lanes.iter_mut().for_each(|lane| lane.stop());
+    while lanes.iter().any(|lane| lane.is_busy()) && began.elapsed() < FLUSH_TIME {
+        let mut any = false;
+        for lane in lanes.iter_mut() {
+            any |= lane.take_completions().unwrap_or(false);
+        }
+        if !any {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+    // What is flushed needs not be waited for.
+    let ended = lanes.iter_mut().map(|lane| (lane.is_busy(), lane.destroy_soon()));
+    let mut waited_for: Vec<Gone> =
+        ended.collect::<Vec<_>>().into_iter().filter_map(|(busy, gone)| busy.then_some(gone)).collect();
+    let until = Instant::now() + DESTROY_TIME;
+    loop {
+        waited_for.retain(|gone| !gone.is_gone());
+        if waited_for.is_empty() || Instant::now() >= until {
+            return waited_for;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -449,7 +503,7 @@ impl Drop for Lane {
             return;
         }
         // Nothing is under way but where a call unwinds.
-        if self.pairs.iter().any(|pair| pair.queue_pair.is_some()) && !self.drain() {
+        if self.pairs.iter().any(|pair| pair.queue_pair.is_some()) && !drain(&mut [self]).is_empty() {
             tracing::error!(nic = self.nic.name(), "a card does not stop; memory of a call that panicked may change");
         }
         // Behind the queue pairs, and by the thread that may hang.

@@ -13,7 +13,6 @@ pub(crate) const OF_RDMA: &[&str] = &[
     "MC_FORCE_TCP",
     "MC_IB_PORT",
     "MC_GID_INDEX",
-    "MC_AUTO_GID_MAX_RETRIES",
     "MC_PKEY_INDEX",
     "MC_MTU",
     "MC_NUM_QP_PER_EP",
@@ -130,12 +129,7 @@ pub const VARIABLES: &[Setting] = &[
         "",
         "which address of the port is used; none: RoCE v2 or InfiniBand, routed before private before link-local",
     ),
-    Setting::supported(
-        "MC_AUTO_GID_MAX_RETRIES",
-        Type::Whole(0, 16),
-        "2",
-        "how many other addresses are tried where the kernel finds no way from the first one",
-    ),
+    Setting::no_effect("MC_AUTO_GID_MAX_RETRIES", Type::Text, "", "MC_GID_INDEX names another address"),
     Setting::supported("MC_PKEY_INDEX", Type::Whole(0, 65_535), "0", "partition, by its index in the port's table"),
     Setting::supported(
         "MC_MTU",

@@ -126,9 +126,8 @@ impl Initiator {
         let peer = match met {
             Some(peer) => peer,
             None => {
-                let peer = self.meet(&name, deadline)?;
-                self.peers.keep(&name, Some(peer.clone()));
-                peer
+                let met = self.meet(&name, deadline)?;
+                self.peers.keep_met(&name, met)
             }
         };
         self.unresponsive.call(&name, deadline, || peer.transfer(&self.node, requests, deadline))

@@ -62,7 +62,7 @@ impl Link {
 
     pub fn is_same_incarnation(&self, other: &Link) -> bool {
         let key = |link: &Link| (link.document.engine_id(), link.document.tcp_data_port);
-        key(self) == key(other)
+        key(self) == key(other) && self.document.devices == other.document.devices
     }
 
     /// Carries requests out by the first path that does so; gives the number of its transport.
@@ -127,6 +127,11 @@ impl Link {
     /// Closes connections that no call needs.
     pub fn close_idle(&self, now: Instant) {
         self.open_paths().for_each(|(_, path)| path.close_idle(now));
+    }
+
+    /// At the engine's end.
+    pub fn close(&self) {
+        self.open_paths().for_each(|(_, path)| path.close());
     }
 
     /// The path that bytes took last, or will take as far as is known; and why.

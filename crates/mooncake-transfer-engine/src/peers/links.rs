@@ -36,9 +36,15 @@ impl Links {
             }
             *swept = Some(now);
         }
-        let all: Vec<_> = self.list.lock().iter().filter_map(Weak::upgrade).collect();
-        for link in all {
-            link.close_idle(now);
-        }
+        self.all().iter().for_each(|link| link.close_idle(now));
+    }
+
+    /// At the engine's end.
+    pub(crate) fn close(&self) {
+        self.all().iter().for_each(|link| link.close());
+    }
+
+    fn all(&self) -> Vec<Arc<Link>> {
+        self.list.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }

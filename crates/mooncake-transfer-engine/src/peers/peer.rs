@@ -60,9 +60,16 @@ impl Peer {
             // The peer may have restarted under its name. If its document is of another incarnation: once more.
             match Link::meet(node, &self.name, deadline) {
                 Ok(fresh) if !fresh.is_same_incarnation(&link) => {
-                    tracing::info!(peer = self.name, %error, "the peer is another one than before");
-                    link = self.links.keep(fresh);
-                    *self.link.lock() = link.clone();
+                    link = {
+                        let mut kept = self.link.lock();
+                        // Another call may have found it a moment before: there is one link, which knows what was
+                        // begun.
+                        if kept.is_same_incarnation(&link) {
+                            tracing::info!(peer = self.name, %error, "the peer is another one than before");
+                            *kept = self.links.keep(fresh);
+                        }
+                        kept.clone()
+                    };
                     result = link.transfer(node, &self.name, requests, deadline);
                 }
                 Ok(_) => {}

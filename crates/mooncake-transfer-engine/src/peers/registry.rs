@@ -56,6 +56,13 @@ impl PeerRegistry {
         id
     }
 
+    /// The peer that was kept of a name: of two that met it at once the first one's, whose link knows what it began.
+    pub fn keep_met(&self, name: &str, peer: Arc<Peer>) -> Arc<Peer> {
+        let id = self.keep(name, Some(peer.clone()));
+        let kept = self.state.read().list[id.0 as usize - 1].peer.clone();
+        kept.unwrap_or(peer)
+    }
+
     /// None: the id is this engine's own.
     pub fn get(&self, id: PeerId) -> Result<Option<PeerEntry>, EngineError> {
         if id == PeerId::SELF {

@@ -117,6 +117,9 @@ pub(crate) trait Path: Send + Sync {
     /// Closes connections that no call needs.
     fn close_idle(&self, now: Instant);
 
+    /// At the engine's end: closes connections that no call uses.
+    fn close(&self) {}
+
     fn status(&self) -> PathStatus;
 }
 

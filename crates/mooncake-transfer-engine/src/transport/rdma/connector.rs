@@ -1,6 +1,7 @@
 //! How an initiator connects a lane to a peer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mooncake_net::{Connect, Connection};
@@ -23,17 +24,24 @@ pub(crate) const LANES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     taken: Mutex<[bool; LANES_MAX]>,
-    /// The queue pairs that were connected last under each number. An engine of another make takes the same list for
-    /// the same connection, which it is not where a card gives a number out again.
-    last: Mutex<[Vec<u32>; LANES_MAX]>,
+    /// Lists of queue pairs that the peer may have under each number. An engine of another make takes a list that it
+    /// has for the same connection, which it is not where a card gives numbers out again.
+    held: Mutex<[Vec<Vec<u32>>; LANES_MAX]>,
 }
 
 impl Slots {
-    fn take(self: &Arc<Slots>) -> Option<Slot> {
-        let mut taken = self.taken.lock();
-        let number = taken.iter().position(|taken| !taken)?;
-        taken[number] = true;
-        Some(Slot { of: self.clone(), number })
+    /// One that is free; a lane that is being closed frees its own in a moment.
+    fn take(self: &Arc<Slots>, deadline: &Deadline<'_>) -> Option<Slot> {
+        let mut found = None;
+        deadline.within(Duration::from_secs(1)).wait_until(|| {
+            let mut taken = self.taken.lock();
+            found = taken.iter().position(|taken| !taken);
+            if let Some(number) = found {
+                taken[number] = true;
+            }
+            found.is_some()
+        });
+        found.map(|number| Slot { of: self.clone(), number })
     }
 }
 
@@ -103,7 +111,7 @@ impl Connect for LaneConnector<'_> {
     type Error = LaneError;
 
     fn open(&self, deadline: &Deadline<'_>) -> Result<PooledLane, LaneError> {
-        let slot = self.rail.slots.take().ok_or_else(|| self.failed("all lanes of the rail are in use"))?;
+        let slot = self.rail.slots.take(deadline).ok_or_else(|| self.failed("all lanes of the rail are in use"))?;
         let deadline = deadline.within(self.context.options.connect_timeout);
         let (mut lane, id) = self.open_in(&slot, &deadline)?;
         lane.prove(&deadline).map_err(|error| {
@@ -140,49 +148,50 @@ impl LaneConnector<'_> {
     pub fn open_in(&self, slot: &Slot, deadline: &Deadline<'_>) -> Result<(Lane, String), LaneError> {
         let id: [u8; 8] = random_bytes().map_err(EngineError::os("random bytes"))?;
         let id = hex(&id);
-        let lane = self.make(slot, self.rail.nic.options().queue_pairs, deadline)?;
-        match self.connect(lane, slot, &id, deadline)? {
-            Connected::Lane(lane) => Ok((lane, id)),
-            // Only as many as its own are taken by an engine of another make.
-            Connected::OtherCount(count) => {
-                let lane = self.make(slot, count, deadline)?;
-                match self.connect(lane, slot, &id, deadline)? {
-                    Connected::Lane(lane) => Ok((lane, id)),
-                    Connected::OtherCount(again) => {
-                        Err(self.failed(format!("it wants {count} queue pairs, then {again}")))
-                    }
-                }
+        for _ in 0..2 {
+            let count = match self.rail.peer_count.load(Ordering::Relaxed) {
+                0 => self.rail.nic.options().queue_pairs,
+                known => known,
+            };
+            let lane = self.make(slot, count, deadline)?;
+            match self.connect(lane, slot, &id, deadline)? {
+                Connected::Lane(lane) => return Ok((*lane, id)),
+                // Only as many as its own are taken by an engine of another make.
+                Connected::OtherCount(count) => self.rail.peer_count.store(count, Ordering::Relaxed),
             }
         }
+        Err(self.failed("it wants another number of queue pairs each time"))
     }
 
-    /// With queue pairs that are not all the same as those that the number had last.
+    /// With queue pairs that are not all the same as any that the peer may have under the number.
     fn make(&self, slot: &Slot, count: usize, deadline: &Deadline<'_>) -> Result<Lane, LaneError> {
         let (nic, is_ours) = (self.rail.nic.clone(), self.is_ours);
-        let last = slot.of.last.lock()[slot.number].clone();
-        let numbers = |lane: &Lane| -> Vec<u32> { lane.ends().into_iter().map(|(number, _)| number).collect() };
+        let held = slot.of.held.lock()[slot.number].clone();
         let made = self.on_card(deadline, move || {
-            let make = || if is_ours { Lane::with_queue_pairs(&nic, count) } else { Lane::from_zero(&nic, count) };
-            let first = make()?;
-            // While the first one is there no other has its numbers.
-            if numbers(&first) == last { make() } else { Ok(first) }
+            // While those before it are there no other has their numbers.
+            let mut before = Vec::new();
+            loop {
+                let lane = if is_ours { Lane::with_queue_pairs(&nic, count) } else { Lane::from_zero(&nic, count) }?;
+                if is_ours || !held.contains(&numbers(&lane)) {
+                    return Ok(lane);
+                }
+                before.push(lane);
+            }
         })?;
-        let lane = made.map_err(|error: VerbsError| self.failed(error))?;
-        slot.of.last.lock()[slot.number] = numbers(&lane);
-        Ok(lane)
+        made.map_err(|error: VerbsError| self.failed(error))
     }
 
     /// Has the peer make its ends, then connects this side's to them.
     fn connect(&self, lane: Lane, slot: &Slot, id: &str, deadline: &Deadline<'_>) -> Result<Connected, LaneError> {
         let directory = self.context.directory()?;
         let nic = &self.rail.nic;
-        let (numbers, psn): (Vec<u32>, Vec<u32>) = lane.ends().into_iter().unzip();
+        let (own_numbers, psn): (Vec<u32>, Vec<u32>) = lane.ends().into_iter().unzip();
         let asked = ConnectionBody {
-            local_nic_path: format!("{}@{}#{}", directory.own_name(), nic.name(), slot.number),
+            local_nic_path: format!("{}@{}#{}.{}", directory.own_name(), nic.name(), slot.number, self.rail.tag),
             local_lid: nic.lid(),
             local_gid: nic.gid().to_string(),
             peer_nic_path: format!("{}@{}", self.peer, self.rail.peer_nic),
-            qp_num: numbers,
+            qp_num: own_numbers.clone(),
             reply_msg: String::new(),
             mooncake_rs: self.is_ours.then(|| OurConnection {
                 lane: id.to_owned(),
@@ -192,20 +201,23 @@ impl LaneConnector<'_> {
                 retire: Vec::new(),
             }),
         };
+        slot.of.held.lock()[slot.number].push(own_numbers.clone());
         let reply = directory.ask_to_connect(self.peer, asked.encode(), deadline)?;
         let reply: ConnectionBody = serde_json::from_slice(&reply)
             .map_err(|error| EngineError::malformed(self.peer, format!("its answer to a connection: {error}")))?;
         let own = lane.ends().len();
         if !reply.reply_msg.is_empty() {
+            slot.of.held.lock()[slot.number].retain(|list| *list != own_numbers);
             // It says which it has.
             if !self.is_ours && !reply.qp_num.is_empty() && reply.qp_num.len() != own {
                 return Ok(Connected::OtherCount(reply.qp_num.len()));
             }
             return Err(self.failed(format!("it refuses: {}", reply.reply_msg)));
         }
+        slot.of.held.lock()[slot.number] = vec![own_numbers];
         let ends = peer_ends(&reply, own).map_err(|reason| EngineError::malformed(self.peer, reason))?;
         let connected = self.on_card(deadline, move || lane.connect(&ends).map(|()| lane))?;
-        connected.map(Connected::Lane).map_err(|error| self.failed(error))
+        connected.map(|lane| Connected::Lane(Box::new(lane))).map_err(|error| self.failed(error))
     }
 
     /// Makes a call on the card's own thread, which it may keep.
@@ -228,9 +240,13 @@ impl LaneConnector<'_> {
 
 /// What becomes of a lane that a peer was asked to connect.
 enum Connected {
-    Lane(Lane),
+    Lane(Box<Lane>),
     /// It has so many queue pairs for a lane, and takes no other number.
     OtherCount(usize),
+}
+
+fn numbers(lane: &Lane) -> Vec<u32> {
+    lane.ends().into_iter().map(|(number, _)| number).collect()
 }
 
 /// The sender's ends of a message that connects so many.

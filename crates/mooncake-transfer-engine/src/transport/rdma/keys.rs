@@ -9,6 +9,8 @@ use crate::protocol::segment_document::SegmentDocument;
 pub(crate) struct PeerKeys {
     pub nics: Vec<String>,
     buffers: Vec<(u64, u64, Vec<u32>)>,
+    /// By address and bytes: its cards do not know them.
+    tcp_only: Vec<(u64, u64)>,
 }
 
 impl PeerKeys {
@@ -19,7 +21,13 @@ impl PeerKeys {
         let buffers = document.buffers.iter().filter(|buffer| has_keys(&buffer.rkey));
         let mut buffers: Vec<_> = buffers.map(|buffer| (buffer.addr, buffer.length, buffer.rkey.clone())).collect();
         buffers.sort_unstable();
-        PeerKeys { nics, buffers }
+        let tcp_only = document.ours.as_ref().map_or_else(Vec::new, |ours| ours.tcp_only.clone());
+        PeerKeys { nics, buffers, tcp_only }
+    }
+
+    /// Whether its cards are known not to know an address.
+    pub fn is_tcp_only(&self, addr: u64) -> bool {
+        self.tcp_only.iter().any(|(start, len)| (*start..start.saturating_add(*len)).contains(&addr))
     }
 
     /// The part of a peer's range that one key opens, from its start on, with that of this card: what it is named by,

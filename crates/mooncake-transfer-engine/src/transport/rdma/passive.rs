@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use mooncake_os::Deadline;
@@ -19,21 +20,36 @@ const QUEUE_PAIRS_MAX: u32 = 1_024;
 /// Queue pairs of one lane at most.
 const OF_A_LANE_MAX: usize = 64;
 
-/// By the whole path of the initiator: what it connects under a path takes the place of what was there.
+/// Bytes of a path at most, of what a lane is called, and how many lanes end by one question.
+const PATH_BYTES_MAX: usize = 512;
+const ID_BYTES_MAX: usize = 32;
+pub(super) const RETIRED_MAX: usize = 64;
+
+/// Answers that wait for cards at most: each has a connection.
+const WAITING_MAX: usize = 64;
+
+/// The card of this engine, and the whole path of the initiator: what it connects under them takes the place of what
+/// was there.
+type Key = (String, String);
+
+/// The ends of peers' lanes.
 #[derive(Debug, Default)]
 pub(crate) struct PassiveLanes {
     table: Mutex<Table>,
+    waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    lanes: HashMap<String, PassiveLane>,
+    lanes: HashMap<Key, PassiveLane>,
     is_closed: bool,
 }
 
 #[derive(Debug)]
 struct PassiveLane {
-    lane: Lane,
+    /// None while it is being ended: it is not gone before that has worked.
+    lane: Option<Lane>,
+    nic: Arc<Nic>,
     /// What an initiator of ours calls it.
     id: Option<String>,
     since: Instant,
@@ -54,22 +70,55 @@ pub(super) fn answer(
             return answer(ConnectionBody::refusal(&ConnectionBody::default(), why).encode());
         }
     };
+    if let Err(why) = check(&asked) {
+        return answer(ConnectionBody::refusal(&ConnectionBody::default(), why).encode());
+    }
     let wanted = asked.wanted_nic();
-    let found = nics.iter().find(|nic| nic.name() == wanted);
-    let Some(nic) = found.or_else(|| nics.first().filter(|_| asked.qp_num.is_empty())) else {
+    let Some(nic) = nics.iter().find(|nic| nic.name() == wanted) else {
         let names: Vec<&str> = nics.iter().map(|nic| nic.name()).collect();
         let why = format!("{own_name} has no RDMA device {wanted:?}; it has {}", names.join(", "));
         return answer(ConnectionBody::refusal(&asked, why).encode());
     };
-    let (lanes, on) = (lanes.clone(), nic.clone());
-    // A card whose thread is gone answers nothing, and the peer's deadline ends its wait.
-    let _ = nic.give(move || answer(lanes.connect(&on, &asked).encode()));
+    if lanes.waiting.fetch_add(1, Ordering::SeqCst) >= WAITING_MAX {
+        lanes.waiting.fetch_sub(1, Ordering::SeqCst);
+        let why = format!("{WAITING_MAX} peers wait for the devices of {own_name}");
+        return answer(ConnectionBody::refusal(&asked, why).encode());
+    }
+    let (own, on) = (lanes.clone(), nic.clone());
+    let given = nic.give(move || {
+        answer(own.connect(&on, &asked).encode());
+        own.waiting.fetch_sub(1, Ordering::SeqCst);
+    });
+    if given.is_err() {
+        // A card whose thread is gone answers nothing, and the peer's deadline ends its wait.
+        lanes.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Bounds of what a stranger may have kept.
+fn check(asked: &ConnectionBody) -> Result<(), String> {
+    let longest = asked.local_nic_path.len().max(asked.peer_nic_path.len());
+    if longest > PATH_BYTES_MAX {
+        return Err(format!("a path of {longest} bytes; it has {PATH_BYTES_MAX} at most"));
+    }
+    if asked.qp_num.len() > OF_A_LANE_MAX {
+        return Err(format!("{} queue pairs; a lane has {OF_A_LANE_MAX} at most", asked.qp_num.len()));
+    }
+    let Some(ours) = &asked.mooncake_rs else { return Ok(()) };
+    if ours.retire.len() > RETIRED_MAX {
+        return Err(format!("{} lanes to be ended; {RETIRED_MAX} at a time", ours.retire.len()));
+    }
+    let longest = ours.retire.iter().chain([&ours.lane]).map(String::len).max().unwrap_or(0);
+    if longest > ID_BYTES_MAX {
+        return Err(format!("a lane's name of {longest} bytes; it has {ID_BYTES_MAX} at most"));
+    }
+    Ok(())
 }
 
 impl PassiveLanes {
-    /// On a card's thread.
+    /// On the card's thread, which alone ends lanes of it.
     fn connect(&self, nic: &Arc<Nic>, asked: &ConnectionBody) -> ConnectionBody {
-        let retired = asked.mooncake_rs.as_ref().map_or_else(Vec::new, |ours| self.retire(&ours.retire));
+        let retired = asked.mooncake_rs.as_ref().map_or_else(Vec::new, |ours| self.retire(nic, &ours.retire));
         if asked.qp_num.is_empty() {
             let ours = OurConnection { retire: retired, ..OurConnection::default() };
             let body = ConnectionBody::refusal(asked, "");
@@ -91,26 +140,20 @@ impl PassiveLanes {
 
     fn connect_lane(&self, nic: &Arc<Nic>, asked: &ConnectionBody) -> Result<ConnectionBody, String> {
         let count = asked.qp_num.len();
-        if count > OF_A_LANE_MAX {
-            return Err(format!("{count} queue pairs; a lane has {OF_A_LANE_MAX} at most"));
-        }
         let ends = peer_ends(asked, count)?;
+        let key = (nic.name().to_owned(), asked.local_nic_path.clone());
         // Whatever it had under that path it has given up; and in its place there may be a peer that was restarted.
-        let before = self.table.lock().lanes.remove(&asked.local_nic_path);
-        if let Some(before) = before {
-            self.destroy(&asked.local_nic_path, before)?;
-        }
+        self.end(&key)?;
         while nic.queue_pairs() + count as u32 > QUEUE_PAIRS_MAX {
             let oldest = {
-                let mut table = self.table.lock();
-                let of_this_card = table.lanes.iter().filter(|(_, lane)| Arc::ptr_eq(lane.lane.nic(), nic));
-                let oldest = of_this_card.min_by_key(|(_, lane)| lane.since).map(|(path, _)| path.clone());
-                oldest.and_then(|path| table.lanes.remove_entry(&path))
+                let table = self.table.lock();
+                let of_this_card = table.lanes.iter().filter(|(_, lane)| Arc::ptr_eq(&lane.nic, nic));
+                of_this_card.min_by_key(|(_, lane)| lane.since).map(|(key, _)| key.clone())
             };
-            let Some((path, oldest)) = oldest else {
+            let Some(oldest) = oldest else {
                 return Err(format!("{} has no queue pair left of {QUEUE_PAIRS_MAX}", nic.name()));
             };
-            self.destroy(&path, oldest)?;
+            self.end(&oldest)?;
         }
         let connected = Lane::with_queue_pairs(nic, count).and_then(|lane| lane.connect(&ends).map(|()| lane));
         let lane = connected.map_err(|error| error.to_string())?;
@@ -135,61 +178,80 @@ impl PassiveLanes {
         if table.is_closed {
             return Err("the engine is closed".into());
         }
-        // Whatever came in between is of the same initiator, which has had no answer to it yet, or a liar.
-        table.lanes.insert(asked.local_nic_path.clone(), PassiveLane { lane, id, since: Instant::now() });
+        // The card's thread alone adds lanes of it: nothing has come in between.
+        table.lanes.insert(key, PassiveLane { lane: Some(lane), nic: nic.clone(), id, since: Instant::now() });
         Ok(body)
     }
 
-    /// Destroys lanes by what their initiator calls them; which of them are not there any more. One that is not known
-    /// never was, or is gone.
-    fn retire(&self, ids: &[String]) -> Vec<String> {
+    /// Ends lanes of this card by what their initiator calls them; which of them are not there any more. One that is
+    /// not known never was, or is gone.
+    fn retire(&self, nic: &Arc<Nic>, ids: &[String]) -> Vec<String> {
         let mut retired = Vec::new();
         for id in ids {
             let found = {
-                let mut table = self.table.lock();
-                let path =
-                    table.lanes.iter().find(|(_, lane)| lane.id.as_ref() == Some(id)).map(|(path, _)| path.clone());
-                path.and_then(|path| table.lanes.remove_entry(&path))
+                let table = self.table.lock();
+                let is_it = |(_, lane): &(&Key, &PassiveLane)| lane.id.as_ref() == Some(id);
+                table.lanes.iter().find(is_it).map(|(key, lane)| (key.clone(), Arc::ptr_eq(&lane.nic, nic)))
             };
-            match found.map(|(path, lane)| self.destroy(&path, lane)) {
-                None | Some(Ok(())) => retired.push(id.clone()),
-                Some(Err(why)) => tracing::error!(why, "the end of a lane is not gone"),
+            match found {
+                None => retired.push(id.clone()),
+                // Another card's thread is asked for it.
+                Some((_, false)) => {}
+                Some((key, true)) => match self.end(&key) {
+                    Ok(()) => retired.push(id.clone()),
+                    Err(why) => tracing::error!(why, "the end of a lane is not gone"),
+                },
             }
         }
         retired
     }
 
-    /// Destroys a lane's queue pairs, so that nothing of its peer lands any more. What cannot be destroyed stays
-    /// listed.
-    fn destroy(&self, path: &str, mut lane: PassiveLane) -> Result<(), String> {
-        match lane.lane.destroy() {
-            Ok(()) => Ok(()),
+    /// Destroys a lane's queue pairs, on its card's thread, so that nothing of its peer lands any more. Until that has
+    /// worked it stays listed.
+    fn end(&self, key: &Key) -> Result<(), String> {
+        let taken = match self.table.lock().lanes.get_mut(key) {
+            None => return Ok(()),
+            Some(listed) => listed.lane.take(),
+        };
+        let Some(mut lane) = taken else { return Err("what was under that path is still being ended".into()) };
+        let destroyed = lane.destroy();
+        let mut table = self.table.lock();
+        match destroyed {
+            Ok(()) => {
+                table.lanes.remove(key);
+                drop(table);
+                Ok(())
+            }
             Err(error) => {
-                self.table.lock().lanes.insert(path.to_owned(), lane);
+                if let Some(listed) = table.lanes.get_mut(key) {
+                    listed.lane = Some(lane);
+                }
                 Err(error.to_string())
             }
         }
     }
 
-    /// Destroys all of them, and takes no more.
-    pub fn close(&self, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        let lanes: Vec<PassiveLane> = {
+    /// Ends all of them, and takes no more. After an error it may be called again.
+    pub fn close(self: &Arc<PassiveLanes>, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        let keys: Vec<(Key, Arc<Nic>)> = {
             let mut table = self.table.lock();
             table.is_closed = true;
-            table.lanes.drain().map(|(_, lane)| lane).collect()
+            let there = table.lanes.iter().filter(|(_, lane)| lane.lane.is_some());
+            there.map(|(key, lane)| (key.clone(), lane.nic.clone())).collect()
         };
-        let mut result = Ok(());
-        for mut lane in lanes {
-            let nic = lane.lane.nic().clone();
-            let destroyed = nic.run(deadline, move || lane.lane.destroy());
-            let failed = match destroyed {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(error) => error.to_string(),
-            };
-            let why = format!("peers' queue pairs on {} are not gone: {failed}", nic.name());
-            result = result.and(Err(EngineError::Memory(why)));
+        for (key, nic) in keys {
+            let own = self.clone();
+            let _ = nic.give(move || {
+                if let Err(why) = own.end(&key) {
+                    tracing::error!(why, "the end of a lane is not gone");
+                }
+            });
         }
-        result
+        let is_done = deadline.wait_until(|| self.table.lock().lanes.is_empty());
+        if is_done {
+            return Ok(());
+        }
+        let left = self.table.lock().lanes.len();
+        Err(EngineError::Memory(format!("{left} lanes of peers are not gone: their cards do not answer")))
     }
 }

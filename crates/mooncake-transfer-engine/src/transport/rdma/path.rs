@@ -1,19 +1,19 @@
 //! The path to one incarnation of a peer: a rail of each local card.
 
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Instant;
 
 use mooncake_mutant::mutant;
 use mooncake_net::Taken;
-use mooncake_os::Deadline;
-use mooncake_rdma::{CarryError, Lane, Nic, Reason, Topology, carry, choose, request_bytes};
+use mooncake_os::{Deadline, WaitError};
+use mooncake_rdma::{CarryError, Gone, Lane, Nic, Reason, Topology, carry, choose, request_bytes};
 use mooncake_verbs::Status;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::CARD_TIME;
 use super::connector::{LaneConnector, LaneError, PooledLane};
 use super::keys::PeerKeys;
+use super::passive::RETIRED_MAX;
 use super::plan::{NoKey, Plan};
 use super::rail::{Rail, Unsettled};
 use super::ring::Ring;
@@ -33,6 +33,8 @@ pub(crate) struct RdmaPath {
     topology: Arc<Topology>,
     memory: Arc<WorkingMemory>,
     keys: RwLock<Arc<PeerKeys>>,
+    /// Memory of calls whose cards did not stop, until they have.
+    stuck: Mutex<Vec<(Plan, Vec<Gone>)>>,
 }
 
 /// What a try of a call came to that did not succeed.
@@ -41,8 +43,8 @@ enum Failed {
     Rail(String),
     /// The peer's card refuses the key.
     Key,
-    /// A card does not stop.
-    Stuck,
+    /// Cards do not stop; so far.
+    Stuck(Vec<Gone>),
     /// Nothing else would help here.
     Path(PathError),
 }
@@ -62,6 +64,7 @@ impl RdmaPath {
             topology,
             memory,
             keys: RwLock::new(Arc::new(keys)),
+            stuck: Mutex::default(),
         }
     }
 
@@ -95,10 +98,9 @@ impl RdmaPath {
 
     /// Carries a plan out by the rails that are healthy. One that fails is left out, and the others try again.
     fn carry(&self, context: &Context, plan: Plan, deadline: &Deadline<'_>) -> Result<(), Failed> {
-        // A card that does not stop may touch what they are of at any time.
-        let plan = ManuallyDrop::new(plan);
         let mut result = Err(Failed::Rail(String::new()));
-        for _ in 0..=self.rails.len() {
+        // One more for lanes of before whose peer has gone since.
+        for _ in 0..self.rails.len() + 2 {
             let chosen = self.chosen(&plan);
             if chosen.is_empty() {
                 break;
@@ -118,8 +120,9 @@ impl RdmaPath {
         {
             *reason = self.reason_of_pauses();
         }
-        if !matches!(result, Err(Failed::Stuck)) {
-            drop(ManuallyDrop::into_inner(plan));
+        if let Err(Failed::Stuck(gone)) = &mut result {
+            // They may touch what it is of at any time.
+            self.stuck.lock().push((plan, std::mem::take(gone)));
         }
         result
     }
@@ -141,6 +144,8 @@ impl RdmaPath {
                     return Err(Failed::Path(PathError::Failed(error)));
                 }
                 Err(error) => {
+                    // What ended the caller's time says nothing of the rail.
+                    deadline.check().map_err(|error| Failed::Path(self.waited(error, deadline)))?;
                     rail.leave_out(&self.peer, &error.to_string());
                     failed = Some(error.to_string());
                 }
@@ -165,38 +170,48 @@ impl RdmaPath {
                 Ok(())
             }
             Err(error) => {
-                let rail = match &error {
-                    LaneError::Carry(error) => taken[error.lane].0,
-                    _ => taken[0].0,
-                };
-                Err(self.after(error, rail, deadline))
+                let nth = if let LaneError::Carry(error) = &error { error.lane } else { 0 };
+                let (rail, lane) = &taken[nth];
+                Err(self.after(error, rail, lane.is_fresh, deadline))
             }
         }
     }
 
     /// What a call that failed comes to.
-    fn after(&self, error: LaneError, rail: &Rail, deadline: &Deadline<'_>) -> Failed {
+    fn after(&self, error: LaneError, rail: &Rail, is_fresh: bool, deadline: &Deadline<'_>) -> Failed {
         let failed = |error| Failed::Path(PathError::Failed(error));
         match error {
             LaneError::Connect(error) | LaneError::Local(error) => failed(error),
             LaneError::NoRing(reason) => Failed::Path(PathError::Unsuitable(reason.into())),
-            LaneError::Carry(CarryError { is_stuck: true, reason, nic, .. }) => {
+            LaneError::Carry(error) if !error.stuck.is_empty() => {
+                let CarryError { reason, stuck, .. } = error;
+                let nic = rail.nic.name();
                 tracing::error!(nic, %reason, "a card does not stop; a call's memory stays registered, and may change");
-                Failed::Stuck
+                Failed::Stuck(stuck)
             }
             LaneError::Carry(error) => match error.reason {
                 Reason::Interrupted => failed(EngineError::Interrupted),
-                Reason::Expired => {
-                    let (peer, waited) = (self.peer.clone(), deadline.waited());
-                    failed(EngineError::Timeout { peer, what: "a transfer by RDMA", waited })
-                }
+                Reason::Expired => Failed::Path(self.waited(WaitError::Expired(deadline.waited()), deadline)),
                 Reason::Failed(Status::REMOTE_ACCESS) => Failed::Key,
                 reason => {
-                    rail.leave_out(&self.peer, &reason.to_string());
+                    if is_fresh {
+                        rail.leave_out(&self.peer, &reason.to_string());
+                    } else {
+                        // The peer may have been restarted since: a new lane tells.
+                        rail.lanes.close_all_idle();
+                    }
                     Failed::Rail(reason.to_string())
                 }
             },
         }
+    }
+
+    fn waited(&self, error: WaitError, deadline: &Deadline<'_>) -> PathError {
+        let (peer, waited) = (self.peer.clone(), deadline.waited());
+        PathError::Failed(match error {
+            WaitError::Interrupted => EngineError::Interrupted,
+            WaitError::Expired(_) => EngineError::Timeout { peer, what: "a transfer by RDMA", waited },
+        })
     }
 
     fn connector<'a>(&'a self, context: &'a Context, rail: &'a Rail) -> LaneConnector<'a> {
@@ -246,7 +261,11 @@ impl Path for RdmaPath {
         self.retire_abandoned(context, deadline)?;
         let mut plan = self.plan(requests);
         if let Err(NoKey) = plan {
-            self.fetch_keys(context, deadline)?;
+            let keys = self.keys.read().clone();
+            let is_known = requests.iter().any(|request| keys.is_tcp_only(request.remote));
+            if is_known || self.fetch_keys(context, deadline).is_err() {
+                return Err(NoKey.into());
+            }
             plan = self.plan(requests);
         }
         let mut result = self.carry(context, plan?, deadline);
@@ -260,7 +279,7 @@ impl Path for RdmaPath {
             Ok(()) => Ok(()),
             Err(Failed::Rail(reason)) => Err(PathError::Unsuitable(reason.into())),
             Err(Failed::Path(error)) => Err(error),
-            Err(Failed::Stuck) => {
+            Err(Failed::Stuck(_)) => {
                 let (addr, waited) = (requests[0].local.addr(), deadline.waited());
                 Err(PathError::Failed(EngineError::BufferBusy { addr, waited }))
             }
@@ -280,13 +299,18 @@ impl Path for RdmaPath {
             return Ok(());
         }
         let deadline = deadline.within(CARD_TIME);
-        if self.is_ours {
-            return self.retire_by_word(context, &deadline);
-        }
-        self.rails.iter().try_for_each(|rail| self.retire_by_new_lanes(context, rail, &deadline))
+        self.rails.iter().try_for_each(|rail| match self.is_ours {
+            true => self.retire_by_word(context, rail, &deadline),
+            false => self.retire_by_new_lanes(context, rail, &deadline),
+        })
+    }
+
+    fn close(&self) {
+        self.rails.iter().for_each(|rail| rail.lanes.close_all_idle());
     }
 
     fn close_idle(&self, now: Instant) {
+        self.stuck.lock().retain(|(_, gone)| !gone.iter().all(Gone::is_gone));
         self.rails.iter().for_each(|rail| rail.lanes.close_idle(now));
     }
 
@@ -301,29 +325,33 @@ impl Path for RdmaPath {
 }
 
 impl RdmaPath {
-    /// An engine of ours is asked to destroy its ends, and says which are gone.
-    fn retire_by_word(&self, context: &Context, deadline: &Deadline<'_>) -> Result<(), EngineError> {
-        let ids = |rail: &Rail| -> Vec<String> { rail.unsettled.lock().iter().map(|lane| lane.id.clone()).collect() };
-        let retire: Vec<String> = self.rails.iter().flat_map(ids).collect();
-        let (directory, rail) = (context.directory()?, &self.rails[0]);
-        let asked = ConnectionBody {
-            local_nic_path: format!("{}@{}", directory.own_name(), rail.nic.name()),
-            peer_nic_path: format!("{}@{}", self.peer, rail.peer_nic),
-            mooncake_rs: Some(OurConnection { retire: retire.clone(), ..OurConnection::default() }),
-            ..ConnectionBody::default()
-        };
-        let reply = directory.ask_to_connect(&self.peer, asked.encode(), deadline)?;
-        let reply: ConnectionBody = serde_json::from_slice(&reply)
-            .map_err(|error| EngineError::malformed(&self.peer, format!("its answer to the end of a lane: {error}")))?;
-        let retired = reply.mooncake_rs.map_or_else(Vec::new, |ours| ours.retire);
-        for rail in &self.rails {
+    /// An engine of ours is asked to destroy its ends on a card, and says which are gone.
+    fn retire_by_word(&self, context: &Context, rail: &Rail, deadline: &Deadline<'_>) -> Result<(), EngineError> {
+        loop {
+            let unsettled = rail.unsettled.lock();
+            let retire: Vec<String> = unsettled.iter().take(RETIRED_MAX).map(|lane| lane.id.clone()).collect();
+            drop(unsettled);
+            if retire.is_empty() {
+                return Ok(());
+            }
+            let directory = context.directory()?;
+            let asked = ConnectionBody {
+                local_nic_path: format!("{}@{}", directory.own_name(), rail.nic.name()),
+                peer_nic_path: format!("{}@{}", self.peer, rail.peer_nic),
+                mooncake_rs: Some(OurConnection { retire: retire.clone(), ..OurConnection::default() }),
+                ..ConnectionBody::default()
+            };
+            let reply = directory.ask_to_connect(&self.peer, asked.encode(), deadline)?;
+            let reply: ConnectionBody = serde_json::from_slice(&reply).map_err(|error| {
+                EngineError::malformed(&self.peer, format!("its answer to the end of a lane: {error}"))
+            })?;
+            let retired = reply.mooncake_rs.map_or_else(Vec::new, |ours| ours.retire);
             rail.unsettled.lock().retain(|lane| !retired.contains(&lane.id));
+            if !retire.iter().all(|id| retired.contains(id)) {
+                let why = "its ends of lanes with writes that failed are not gone; they may still land there";
+                return Err(EngineError::malformed(&self.peer, why));
+            }
         }
-        if retire.iter().all(|id| retired.contains(id)) {
-            return Ok(());
-        }
-        let why = "its ends of lanes with writes that failed are not gone; they may still land there";
-        Err(EngineError::malformed(&self.peer, why))
     }
 
     /// An engine of another make destroys what it has under a number when other queue pairs come under it, before it

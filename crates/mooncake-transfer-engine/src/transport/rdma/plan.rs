@@ -7,7 +7,7 @@ use mooncake_verbs::{Operation, Piece, Remote};
 
 use super::keys::PeerKeys;
 use super::rail::Rail;
-use super::ring::StagedWork;
+use super::ring::{RING_BYTES, StagedWork};
 use super::working_memory::{Known, WorkingMemory};
 use crate::request::{Opcode, Request};
 use crate::transport::PathError;
@@ -93,6 +93,7 @@ impl Plan {
                         len
                     }
                     None => {
+                        let there = there.min(RING_BYTES);
                         plan.staged.push(StagedPart { operation, local: local.part(at, there), remote });
                         there
                     }

@@ -1,10 +1,11 @@
 //! A local card and a peer's, and the lanes between them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mooncake_net::Pool;
+use mooncake_os::{hex, random_bytes};
 use mooncake_rdma::{Nic, RailState};
 use parking_lot::Mutex;
 
@@ -29,6 +30,10 @@ pub(crate) struct Rail {
     pause: Mutex<Option<Pause>>,
     /// Bytes of calls that are under way.
     in_flight: AtomicU64,
+    /// Queue pairs of a lane of the peer's, where that has said so; else 0.
+    pub peer_count: AtomicUsize,
+    /// Keeps the lanes of this link apart from those of another one between the same two engines.
+    pub tag: String,
 }
 
 /// A lane with a write that failed.
@@ -51,6 +56,7 @@ struct Pause {
 impl Rail {
     /// A rail of each local card: to the peer's of the same name, else to the one at its place, else to any.
     pub fn of_all(nics: &[Arc<Nic>], peer: &[String]) -> Vec<Rail> {
+        let tag = hex(&random_bytes::<4>().unwrap_or_default());
         let rail = |(number, nic): (usize, &Arc<Nic>)| {
             let same = peer.iter().position(|name| name == nic.name());
             let peer_number = same.unwrap_or(number % peer.len());
@@ -64,6 +70,8 @@ impl Rail {
                 unsettled: Mutex::default(),
                 pause: Mutex::default(),
                 in_flight: AtomicU64::new(0),
+                peer_count: AtomicUsize::new(0),
+                tag: tag.clone(),
             }
         };
         nics.iter().enumerate().map(rail).collect()
@@ -84,9 +92,14 @@ impl Rail {
         pause.as_ref().filter(|pause| Instant::now() < pause.until).map(|pause| pause.reason.clone())
     }
 
-    /// Leaves it out: for longer each time that it fails without having worked in between.
+    /// Leaves it out: for longer each time that it fails without having worked in between. Calls that fail beside each
+    /// other fail once.
     pub fn leave_out(&self, peer: &str, reason: &str) {
+        self.lanes.close_all_idle();
         let mut pause = self.pause.lock();
+        if pause.as_ref().is_some_and(|pause| Instant::now() < pause.until) {
+            return;
+        }
         let long = pause.as_ref().map_or(self.nic.options().rail_pause, |before| 2 * before.long).min(PAUSE_MAX);
         tracing::warn!(peer, nic = self.nic.name(), peer_nic = self.peer_nic, reason, ?long, "a rail is left out");
         *pause = Some(Pause { until: Instant::now() + long, long, reason: reason.to_owned() });

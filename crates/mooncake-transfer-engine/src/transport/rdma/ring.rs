@@ -12,7 +12,7 @@ use super::connector::LaneError;
 use crate::transport::context::Context;
 
 /// Bytes that go at a time.
-const RING_BYTES: usize = 8 << 20;
+pub(super) const RING_BYTES: usize = 8 << 20;
 
 /// A piece of a request whose local end is not registered.
 #[derive(Debug, Clone, Copy)]
