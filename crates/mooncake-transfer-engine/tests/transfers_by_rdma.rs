@@ -175,7 +175,7 @@ fn memory_that_a_peer_registers_later_or_anew_is_reached() {
 #[test]
 fn a_failed_write_is_retired_before_it_is_repeated() {
     let fake = FakeVerbs::start(2);
-    fake.tell("late all 900");
+    fake.tell("late all 400");
     let target = engine(1);
     let initiator =
         Engine::new("127.0.0.1", EngineOptions { stall_timeout: Duration::from_millis(100), ..options(0) }).unwrap();
@@ -187,9 +187,11 @@ fn a_failed_write_is_retired_before_it_is_repeated() {
     assert_eq!(link(&initiator).path, "rdma");
     // Its bytes are on their way, and no completion ever comes.
     fake.tell("hold fake0 acks stalls");
+    // No other lane takes the place of that one, which would end it.
+    fake.tell("fail create_qp 12 0 fake0");
     initiator.transfer(peer, &[old.write_to(lent.addr())]).unwrap();
     assert_eq!(link(&initiator).path, "tcp");
-    assert!(link(&initiator).reason.contains("is not acknowledged"), "{}", link(&initiator).reason);
+    assert!(link(&initiator).reason.contains("ibv_create_qp on fake0 failed"), "{}", link(&initiator).reason);
     fake.tell("release all");
     initiator.transfer(peer, &[new.write_to(lent.addr())]).unwrap();
     fake.tell("quiet");
