@@ -53,14 +53,14 @@ def test_an_engine_that_is_told_loopback_is_there_alone_and_warns_of_nothing(var
 
 def test_variables_that_mean_nothing_here_are_named_and_ports_out_of_rule_are_those_of_the_default():
     unknown = {"MC_NOBODY_KNOWS": "1", "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": "2"}
-    ports = {"MC_MIN_RPC_PORT": "40000", "MC_TCP_SLICE_SIZE": "4096", "MC_IB_PORT": "2", "MC_DATA_TIMEOUT_MS": "3000"}
+    ports = {"MC_MIN_RPC_PORT": "40000", "MC_TCP_SLICE_SIZE": "4096", "MC_MAX_SGE": "2", "MC_DATA_TIMEOUT_MS": "3000"}
     _, port, said = begun("127.0.0.1", **ports, **unknown)
     assert 15_000 <= port <= 17_000
     warning = next(line for line in said.splitlines() if "MC_MIN_RPC_PORT 40000" in line)
     assert "WARN" in warning
     assert "15000 to 17000" in warning
     assert "MC_TCP_SLICE_SIZE has no effect: nothing is cut for TCP" in said
-    assert "MC_IB_PORT has no effect" in said
+    assert "MC_MAX_SGE has no effect" in said
     assert "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT has no effect: a tier has files of its own" in said
     assert "without effect: MC_NOBODY_KNOWS" in said
     assert "MC_DATA_TIMEOUT_MS" not in said, "a store reads it"

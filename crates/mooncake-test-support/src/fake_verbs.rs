@@ -12,7 +12,26 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fake_verbs");
+/// Names and texts of what is built.
+macro_rules! sources {
+    ($($name:literal),*) => {
+        &[$(($name, include_str!(concat!("../../../tests/fake_verbs/", $name)))),*]
+    };
+}
+
+const SOURCES: &[(&str, &str)] = sources![
+    "abi.h",
+    "protocol.h",
+    "fabric.h",
+    "libibverbs.map",
+    "library.c",
+    "fabric.c",
+    "objects.c",
+    "queue_pairs.c",
+    "network.c",
+    "control.c",
+    "sysfs.c"
+];
 const FABRIC: &[&str] = &["fabric.c", "objects.c", "queue_pairs.c", "network.c", "control.c", "sysfs.c"];
 
 /// A fabric that runs, and its library in this process. One test of a process has it at a time.
@@ -129,12 +148,8 @@ fn load(library: &Path) {
 
 /// A folder with the library and the fabric; built by the first test that wants it.
 fn build() -> PathBuf {
-    let mut sources: Vec<PathBuf> = std::fs::read_dir(SOURCES).unwrap().map(|entry| entry.unwrap().path()).collect();
-    sources.sort();
     let mut hash = DefaultHasher::new();
-    for source in &sources {
-        std::fs::read(source).unwrap().hash(&mut hash);
-    }
+    SOURCES.hash(&mut hash);
     // Beside the test's program: that lies where cargo builds, wherever that is.
     let test = std::env::current_exe().expect("the path of the test's program");
     let made = test.parent().expect("its folder").join(format!("fake-verbs-{:016x}", hash.finish()));
@@ -143,14 +158,17 @@ fn build() -> PathBuf {
     }
     let mine = made.with_extension(std::process::id().to_string());
     std::fs::create_dir_all(&mine).unwrap();
-    let map = format!("-Wl,--version-script,{SOURCES}/libibverbs.map");
-    let library = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &map, "-o", "libibverbs.so.1"];
+    for (name, text) in SOURCES {
+        std::fs::write(mine.join(name), text).unwrap();
+    }
+    let map = "-Wl,--version-script,libibverbs.map";
+    let library = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", map, "-o", "libibverbs.so.1"];
     let to_fabric = ["-o", "fabric"];
     for (options, names) in [(&library[..], &["library.c"][..]), (&to_fabric[..], FABRIC)] {
         let built = Command::new("cc")
             .args(["-std=gnu17", "-O1", "-Wall", "-pthread"])
             .args(options)
-            .args(names.iter().map(|name| Path::new(SOURCES).join(name)))
+            .args(names)
             .current_dir(&mine)
             .output()
             .expect("a C compiler, which Rust's linker needs too");
