@@ -13,7 +13,7 @@ use mooncake_wire::message::{Extent, Object};
 
 use crate::error::StoreError;
 use crate::key::check_key;
-use crate::machine::get::{GetDriver, Unread, report_doubt};
+use crate::machine::get::{Doubt, GetDriver, Unread, report_doubt};
 use crate::machine::pins::Pins;
 use crate::machine::rounds::{CHANGED_KEYS, rounds};
 
@@ -127,6 +127,15 @@ impl<D: ViewDriver> Drop for Room<'_, D> {
     }
 }
 
+/// A replica whose bytes were not what they should be.
+struct Doubtful {
+    key: Vec<u8>,
+    object: Object,
+    rid: Rid,
+    doubt: Doubt,
+    reason: String,
+}
+
 /// A view, a miss, or nothing where a copy has to do.
 type Borrowed<V> = Option<Result<Option<V>, StoreError>>;
 
@@ -134,6 +143,7 @@ type Borrowed<V> = Option<Result<Option<V>, StoreError>>;
 /// copies.
 pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<Result<Option<D::View>, StoreError>> {
     let mut views: Vec<Borrowed<D::View>> = keys.iter().map(|_| None).collect();
+    let mut doubtful = Vec::new();
     if limit > 0 {
         let valid: Vec<usize> = (0..keys.len()).filter(|&index| check_key(keys[index]).is_ok()).collect();
         let valid_keys: Vec<&[u8]> = valid.iter().map(|&index| keys[index]).collect();
@@ -147,7 +157,7 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
             if round_keys.is_empty() {
                 continue;
             }
-            match pinned(driver, round_keys, limit).await {
+            match pinned(driver, round_keys, limit, &mut doubtful).await {
                 Ok(pinned) => round.iter().zip(pinned).for_each(|(&index, view)| views[index] = view),
                 Err(error) => round.iter().for_each(|&index| views[index] = Some(Err(error.clone()))),
             }
@@ -159,11 +169,20 @@ pub async fn view<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Vec<
     for (index, copy) in rest.into_iter().zip(driver.copy(&rest_keys).await) {
         views[index] = Some(copy);
     }
+    // Behind the copies: what is reported may be gone a moment later, and a copy of it would not say why.
+    for Doubtful { key, object, rid, doubt, reason } in doubtful {
+        report_doubt(driver, &key, &object, rid, doubt, &reason);
+    }
     views.into_iter().map(|view| view.unwrap_or(Ok(None))).collect()
 }
 
 /// Pins what is there, and borrows it.
-async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result<Vec<Borrowed<D::View>>, StoreError> {
+async fn pinned<D: ViewDriver>(
+    driver: &D,
+    keys: &[&[u8]],
+    limit: u64,
+    doubtful: &mut Vec<Doubtful>,
+) -> Result<Vec<Borrowed<D::View>>, StoreError> {
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             until_listed(driver).await;
@@ -189,7 +208,14 @@ async fn pinned<D: ViewDriver>(driver: &D, keys: &[&[u8]], limit: u64) -> Result
                 None if object.size == 0 => Some(Ok(None)),
                 // It is there, and not to be pinned for now.
                 None => None,
-                Some(guard) => borrow(driver, key, object, numbering, guard, limit).await.map(|view| Ok(Some(view))),
+                Some(guard) => match borrow(driver, object, numbering, guard, limit).await {
+                    Ok(view) => view.map(|view| Ok(Some(view))),
+                    Err((rid, Unread { error, doubt, .. })) => {
+                        let (key, object, reason) = (key.to_vec(), object.clone(), error.to_string());
+                        doubtful.push(Doubtful { key, object, rid, doubt, reason });
+                        None
+                    }
+                },
             });
         }
         return Ok(views);
@@ -210,29 +236,25 @@ async fn until_listed<D: ViewDriver>(driver: &D) {
 /// A view of a pinned object, where its memory is mapped and there is room for it.
 async fn borrow<D: ViewDriver>(
     driver: &D,
-    key: &[u8],
     object: &Object,
     numbering: D::Numbering,
     mut pin: D::Guard,
     limit: u64,
-) -> Option<D::View> {
-    let replica = object.replicas.first()?;
-    let [extent] = &replica.extents[..] else { return None };
-    let link = driver.link(extent, numbering).await?;
+) -> Result<Option<D::View>, (Rid, Unread)> {
+    let Some(replica) = object.replicas.first() else { return Ok(None) };
+    let [extent] = &replica.extents[..] else { return Ok(None) };
+    let Some(link) = driver.link(extent, numbering).await else { return Ok(None) };
     // The pin is counted since before the link was made: from here on this store tells no owner that it obeys an epoch
     // whose master does not know the pin (docs/safety.md, rule 5).
     let held = pin.as_mut();
     let kept = (driver.vouch_for(&link) || mutant!(ViewsAreNotVouchedFor))
         && (driver.pins(|pins| pins.is_known(held.era, held.rid)) || mutant!(UnknownPinsBeginViews));
     if !kept || !driver.is_mapped(&link) || !driver.pins(|pins| held.admit(pins, object.size, limit)) {
-        return None;
+        return Ok(None);
     }
     match driver.check(&link, object, Rid(replica.rid), extent).await {
-        Ok(bytes) => Some(driver.borrowed(bytes?, pin)),
-        Err(Unread { error, doubt, .. }) => {
-            report_doubt(driver, key, object, Rid(replica.rid), doubt, &error.to_string());
-            None
-        }
+        Ok(bytes) => Ok(bytes.map(|bytes| driver.borrowed(bytes, pin))),
+        Err(unread) => Err((Rid(replica.rid), unread)),
     }
 }
 
