@@ -21,6 +21,21 @@ from pathlib import Path
 import browser
 import pytest
 from cluster import Cluster
+from network import NETWORK_RATE, Hosts, NoNamespaces
+
+
+@pytest.fixture
+def hosts():
+    """Two hosts that are joined by two cables, each with a rate that can be measured."""
+    try:
+        made = Hosts(cables=2)
+        for host in (0, 1):
+            for cable in (0, 1):
+                made.limit(host, f"{int(NETWORK_RATE)}bit", cable)
+    except NoNamespaces as reason:
+        pytest.skip(f"needs network namespaces, veth and tc: {reason}")
+    yield made
+    made.close()
 
 
 @pytest.fixture

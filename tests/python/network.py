@@ -22,6 +22,10 @@ _CLONE_NEWNET = 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
+# Bits a second of each of two networks that hosts have.
+NETWORK_RATE = 400e6
+
+
 class NoNamespaces(Exception):
     """This user may not make network namespaces."""
 

@@ -7,31 +7,16 @@ import time
 
 import pytest
 from engine_process import EngineProcess
-from network import Hosts, NoNamespaces
+from network import NETWORK_RATE as RATE
 
 pytestmark = pytest.mark.timeout(120)
 
 MIB = 1 << 20
-# Of each card, bits a second.
-RATE = 400e6
 # What MC_TRANSFER_TIMEOUT allows, and what a busy machine adds.
 DEADLINE, GRACE = 20, 4
 PAUSE = 5.0
 
 CALL = "result = getattr(engine, call)(name, here, there, size)"
-
-
-@pytest.fixture
-def hosts():
-    try:
-        made = Hosts(cables=2)
-        for host in (0, 1):
-            for cable in (0, 1):
-                made.limit(host, f"{int(RATE)}bit", cable)
-    except NoNamespaces as reason:
-        pytest.skip(f"needs network namespaces, veth and tc: {reason}")
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -131,8 +116,14 @@ def test_two_cards_in_one_network_are_both_used_where_rules_route_by_the_source(
 
 
 FAULTS = {
-    "unplugged": (lambda hosts, cable: hosts.unplug(1, cable), lambda hosts, cable: hosts.plug(1, cable)),
-    "silent": (lambda hosts, cable: hosts.lose(0, cable), lambda hosts, cable: hosts.find(0, cable)),
+    "unplugged": (
+        lambda hosts, cable: hosts.unplug(1, cable),
+        lambda hosts, cable: hosts.plug(1, cable),
+    ),
+    "silent": (
+        lambda hosts, cable: hosts.lose(0, cable),
+        lambda hosts, cable: hosts.find(0, cable),
+    ),
 }
 
 

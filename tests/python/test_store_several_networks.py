@@ -7,15 +7,14 @@ import time
 
 import pytest
 from cluster import Cluster
-from network import Hosts, NoNamespaces, Relay
+from network import NETWORK_RATE as RATE
+from network import Hosts, Relay
 
 from pool import PoolError
 
 pytestmark = pytest.mark.timeout(120)
 
 MIB = 1 << 20
-# Of each card, bits a second.
-RATE = 400e6
 PAUSE = 3.0
 
 TIMED = """
@@ -24,19 +23,6 @@ began = time.monotonic()
 code = getattr(store, call)(key, ctypes.addressof(served.bytes), size)
 result = code, time.monotonic() - began
 """
-
-
-@pytest.fixture
-def hosts():
-    try:
-        made = Hosts(cables=2)
-        for host in (0, 1):
-            for cable in (0, 1):
-                made.limit(host, f"{int(RATE)}bit", cable)
-    except NoNamespaces as reason:
-        pytest.skip(f"needs network namespaces, veth and tc: {reason}")
-    yield made
-    made.close()
 
 
 class Apart:
@@ -124,8 +110,14 @@ def test_a_large_value_takes_both_networks_and_has_the_rate_of_both(apart):
 
 
 FAULTS = {
-    "unplugged": (lambda hosts, cable: hosts.unplug(0, cable), lambda hosts, cable: hosts.plug(0, cable)),
-    "silent": (lambda hosts, cable: hosts.lose(1, cable), lambda hosts, cable: hosts.find(1, cable)),
+    "unplugged": (
+        lambda hosts, cable: hosts.unplug(0, cable),
+        lambda hosts, cable: hosts.plug(0, cable),
+    ),
+    "silent": (
+        lambda hosts, cable: hosts.lose(1, cable),
+        lambda hosts, cable: hosts.find(1, cable),
+    ),
 }
 
 

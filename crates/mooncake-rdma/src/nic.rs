@@ -20,8 +20,8 @@ pub struct Nic {
     domain: Arc<Domain>,
     port_number: u8,
     port: Port,
-    /// Addresses, the best first.
-    candidates: Vec<Candidate>,
+    /// Its address for peers.
+    address: Candidate,
     options: RdmaOptions,
     /// Calls that hang where a card is dying: one at a time, and none on a thread that serves others.
     worker: Worker,
@@ -88,25 +88,25 @@ impl Nic {
         if let PortState::Not(state) = port.state {
             return Err(NicError::Down { device: name(), port: number, state });
         }
-        let candidates = match options.gid_index {
-            None => gid_choice::candidates(&context, number, &port)?,
+        let address = match options.gid_index {
+            None => {
+                let best = gid_choice::candidates(&context, number, &port)?.into_iter().next();
+                best.ok_or_else(|| NicError::NoAddress { device: name(), port: number })?
+            }
             Some(index) => {
                 let gid = context.gid(number, index.into())?;
                 if gid.is_zero() {
                     return Err(NicError::NoSuchAddress { device: name(), port: number, index });
                 }
-                vec![Candidate { index, gid, is_routed: true, netdev: None }]
+                Candidate { index, gid, is_routed: true, netdev: None }
             }
         };
-        if candidates.is_empty() {
-            return Err(NicError::NoAddress { device: name(), port: number });
-        }
         Ok(Arc::new(Nic {
             domain: Domain::new(&context)?,
             context,
             port_number: number,
             port,
-            candidates,
+            address,
             options: options.clone(),
             worker: Worker::start().map_err(|error| VerbsError::Refused {
                 verb: "start a thread",
@@ -125,16 +125,12 @@ impl Nic {
 
     /// Its address for peers.
     pub fn gid(&self) -> Gid {
-        self.candidate().gid
+        self.address.gid
     }
 
     /// The place of that address in the port's table.
     pub fn gid_index(&self) -> u8 {
-        self.candidate().index
-    }
-
-    fn candidate(&self) -> &Candidate {
-        &self.candidates[0]
+        self.address.index
     }
 
     /// Its address in a subnet of InfiniBand.

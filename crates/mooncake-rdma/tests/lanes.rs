@@ -161,19 +161,20 @@ fn a_call_that_unwinds_leaves_nothing_under_way_and_its_lane_is_not_used_again()
 #[test]
 fn late_packets_of_a_failed_write_land_until_the_peer_destroys_its_end_and_no_longer() {
     let fake = FakeVerbs::start(2);
-    fake.tell("late all 100");
+    fake.tell("late all 300");
     let (here, there) = (Side::new(0, 4 * MIB), Side::new(1, 4 * MIB));
     let mut was_late = 0;
     for round in 0..10 {
         let (mut own, peer) = lanes(&here, &there);
         here.fill(0, &bytes(round, 2 * MIB));
+        // Made before: behind the failure nothing may take as long as packets do.
+        let mine = bytes(7_777 + round, 2 * MIB);
         fake.tell("hold fake0 acks stalls");
         let mut works =
             (0..8).map(|nth| here.work(Operation::Write, nth * (MIB / 4), MIB / 4, &there, nth * (MIB / 4)));
         let error = own.carry(&mut works, &within(Duration::from_millis(20)), STALL).unwrap_err();
         assert!(error.unsettled == [0] && error.stuck.is_empty(), "{error:?}");
         fake.tell("release all");
-        let mine = bytes(7_777 + round, 2 * MIB);
         if round % 2 == 0 {
             // Without the peer's word.
             there.fill(0, &mine);

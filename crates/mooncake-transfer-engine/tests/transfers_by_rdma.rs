@@ -175,7 +175,7 @@ fn memory_that_a_peer_registers_later_or_anew_is_reached() {
 #[test]
 fn a_failed_write_is_retired_before_it_is_repeated() {
     let fake = FakeVerbs::start(2);
-    fake.tell("late all 400");
+    fake.tell("late all 1500");
     let target = engine(1);
     let initiator =
         Engine::new("127.0.0.1", EngineOptions { stall_timeout: Duration::from_millis(100), ..options(0) }).unwrap();
@@ -204,7 +204,7 @@ fn a_rail_that_failed_is_used_again_after_its_pause() {
     let fake = FakeVerbs::start(2);
     let target = engine(1);
     let mut own = options(0);
-    own.rdma.rail_pause = Duration::from_millis(300);
+    own.rdma.rail_pause = Duration::from_millis(1_500);
     let initiator = Engine::new("127.0.0.1", own).unwrap();
     let (local, lent) = (Memory::filled(MIB, 1), Memory::new(MIB));
     target.register(&[lent.range()], "cpu:0").unwrap();

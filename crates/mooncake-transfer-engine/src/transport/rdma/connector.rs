@@ -24,8 +24,8 @@ pub(crate) const LANES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     taken: Mutex<[bool; LANES_MAX]>,
-    /// Lists of queue pairs that the peer may have under each number. An engine of another make takes a list that it
-    /// has for the same connection, which it is not where a card gives numbers out again.
+    /// Lists of queue pairs that a peer of another make may have under each number. An engine of another make takes a
+    /// list that it has for the same connection, which it is not where a card gives numbers out again.
     held: Mutex<[Vec<Vec<u32>>; LANES_MAX]>,
 }
 
@@ -172,7 +172,7 @@ impl LaneConnector<'_> {
             let mut before = Vec::new();
             loop {
                 let lane = if is_ours { Lane::with_queue_pairs(&nic, count) } else { Lane::from_zero(&nic, count) }?;
-                if is_ours || !held.contains(&numbers(&lane)) {
+                if !held.contains(&numbers(&lane)) {
                     return Ok(lane);
                 }
                 before.push(lane);
@@ -201,7 +201,9 @@ impl LaneConnector<'_> {
                 retire: Vec::new(),
             }),
         };
-        slot.of.held.lock()[slot.number].push(own_numbers.clone());
+        if !self.is_ours {
+            slot.of.held.lock()[slot.number].push(own_numbers.clone());
+        }
         let reply = directory.ask_to_connect(self.peer, asked.encode(), deadline)?;
         let reply: ConnectionBody = serde_json::from_slice(&reply)
             .map_err(|error| EngineError::malformed(self.peer, format!("its answer to a connection: {error}")))?;
@@ -214,7 +216,9 @@ impl LaneConnector<'_> {
             }
             return Err(self.failed(format!("it refuses: {}", reply.reply_msg)));
         }
-        slot.of.held.lock()[slot.number] = vec![own_numbers];
+        if !self.is_ours {
+            slot.of.held.lock()[slot.number] = vec![own_numbers];
+        }
         let ends = peer_ends(&reply, own).map_err(|reason| EngineError::malformed(self.peer, reason))?;
         let connected = self.on_card(deadline, move || lane.connect(&ends).map(|()| lane))?;
         connected.map(|lane| Connected::Lane(Box::new(lane))).map_err(|error| self.failed(error))
